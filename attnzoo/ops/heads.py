@@ -1,0 +1,77 @@
+"""Splitting a width into heads, sharing key-value heads among query heads, and merging back."""
+
+from __future__ import annotations
+
+from einops import rearrange, repeat
+from torch import Tensor, nn
+
+from attnzoo.errors import ConfigError
+
+
+def head_width(d_model: int, heads: int, head_dim: int | None = None) -> int:
+    """The width of one head: `head_dim` where given, else an equal share of `d_model`.
+
+    >>> head_width(64, 8), head_width(64, 6, head_dim=16)
+    (8, 16)
+
+    Raises `ConfigError` where `heads` does not divide `d_model` and `head_dim` is left out.
+    """
+    if head_dim is not None:
+        return head_dim
+    if d_model % heads:
+        raise ConfigError(
+            f"heads ({heads}) must divide d_model ({d_model}) when head_dim is left out; "
+            f"try heads={_nearest_divisor(d_model, heads)}, or give head_dim={max(1, d_model // heads)}"
+        )
+    return d_model // heads
+
+
+def check_groups(heads: int, kv_heads: int) -> None:
+    """Raises `ConfigError` unless every key-value head serves equally many query heads."""
+    if kv_heads < 1 or heads % kv_heads:
+        raise ConfigError(
+            f"heads ({heads}) must be a multiple of kv_heads ({kv_heads}); "
+            f"try kv_heads={_nearest_divisor(heads, kv_heads)}"
+        )
+
+
+def split_heads(x: Tensor, heads: int) -> Tensor:
+    """x: (b, t, h * d)    returns: (b, h, t, d)"""
+    return rearrange(x, "b t (h d) -> b h t d", h=heads)
+
+
+def merge_heads(x: Tensor) -> Tensor:
+    """x: (b, h, t, d)    returns: (b, t, h * d)"""
+    return rearrange(x, "b h t d -> b t (h d)")
+
+
+def share_kv(x: Tensor, heads: int) -> Tensor:
+    """Give each group of query heads its key-value head (C7): query head h reads head `h // (heads // kv_heads)`.
+
+    x: (b, g, s, d)    returns: (b, h, s, d)
+    """
+    kv_heads = x.shape[1]
+    if kv_heads == heads:
+        return x
+    check_groups(heads, kv_heads)
+    return repeat(x, "b g s d -> b (g group) s d", group=heads // kv_heads)
+
+
+def project_qkv(
+    qkv: nn.Module, x: Tensor, context: Tensor | None, *, heads: int, kv_heads: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries from x, keys and values from `context` (from x where there is none), by one fused projection.
+
+    qkv: (.., c) -> (.., (h + 2 g) * d), its rows in the order [all q | all k | all v]
+    x: (b, t, c)    context: (b, s, c)    returns: q (b, h, t, d), k and v (b, g, s, d)
+    """
+    rows = qkv(x)
+    d = rows.shape[-1] // (heads + 2 * kv_heads)
+    source = rows if context is None else qkv(context)
+    q = rows[..., : heads * d]
+    k, v = source[..., heads * d :].chunk(2, dim=-1)
+    return split_heads(q, heads), split_heads(k, kv_heads), split_heads(v, kv_heads)
+
+
+def _nearest_divisor(number: int, wish: int) -> int:
+    return min((n for n in range(1, number + 1) if number % n == 0), key=lambda n: abs(n - wish))

@@ -1,0 +1,265 @@
+"""The forward pass that every variant shares: check, project, remember, attend, merge."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, overload
+
+import torch
+from torch import Tensor, nn
+
+from attnzoo.errors import ConfigError, InputError, Unsupported
+from attnzoo.ops import masks
+from attnzoo.ops.attend import attend, check_backend
+from attnzoo.ops.cache import KVCache
+from attnzoo.ops.heads import check_groups, head_width, merge_heads
+
+
+class AttentionLayer(nn.Module):
+    """Base of a variant: the sizes, and a forward pass in three stages, `merge(attend(project(x)))`.
+
+    A variant sets `self.out`, writes `project`, and writes `attend` or `merge` anew where its formula differs there.
+    A variant that takes `positions` says so with `takes_positions = True`; one that cannot read from `context`, with
+    `takes_context = False`.
+
+    Raises `ConfigError` at build for sizes that do not fit; `InputError` at call for tensors that do not fit, before
+    a cache is touched; `Unsupported` for an argument that the layer does not honour.
+    """
+
+    variant: ClassVar[str] = "attention"
+    takes_context: ClassVar[bool] = True
+    takes_positions: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        *,
+        d_model: int,
+        heads: int = 1,
+        kv_heads: int | None = None,
+        head_dim: int | None = None,
+        causal: bool = True,
+        scale: float | None = None,
+        dropout: float = 0.0,
+        max_seq_len: int | None = None,
+        backend: str = "auto",
+    ) -> None:
+        super().__init__()
+        kv_heads = heads if kv_heads is None else kv_heads
+        for word, number in dict(
+            d_model=d_model, heads=heads, kv_heads=kv_heads, head_dim=head_dim, max_seq_len=max_seq_len
+        ).items():
+            if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 1):
+                raise ConfigError(f"{word} must be a whole number above 0; got {number!r}")
+        if not 0 <= dropout < 1:
+            raise ConfigError(f"dropout ({dropout}) is a share of weights: it must be at least 0 and below 1")
+        check_groups(heads, kv_heads)
+        self.d_model, self.heads, self.kv_heads = d_model, heads, kv_heads
+        self.head_dim = head_width(d_model, heads, head_dim)
+        self.causal = causal
+        self.scale = self.head_dim**-0.5 if scale is None else scale
+        self.dropout = dropout
+        self.max_seq_len = max_seq_len
+        self.backend = check_backend(backend)
+
+    if TYPE_CHECKING:
+        out: nn.Module  # (b, t, h * d) -> (b, t, c)
+
+        @overload
+        def __call__(
+            self,
+            x: Tensor,
+            context: Tensor | None = None,
+            *,
+            mask: Tensor | None = None,
+            key_mask: Tensor | None = None,
+            positions: Tensor | None = None,
+            cache: KVCache | None = None,
+            need_weights: Literal[False] = False,
+        ) -> Tensor: ...
+        @overload
+        def __call__(
+            self,
+            x: Tensor,
+            context: Tensor | None = None,
+            *,
+            mask: Tensor | None = None,
+            key_mask: Tensor | None = None,
+            positions: Tensor | None = None,
+            cache: KVCache | None = None,
+            need_weights: Literal[True],
+        ) -> tuple[Tensor, Tensor]: ...
+
+    def forward(
+        self,
+        x: Tensor,
+        context: Tensor | None = None,
+        *,
+        mask: Tensor | None = None,
+        key_mask: Tensor | None = None,
+        positions: Tensor | None = None,
+        cache: KVCache | None = None,
+        need_weights: bool = False,
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """y = layer(x); y, weights = layer(x, need_weights=True).
+
+        x: (b, t, c)    context: (b, s, c)    y: (b, t, c)    weights: (b, h, t, s), before dropout
+        mask: (t, s), or 4 axes that broadcast to (b, h, t, s); boolean, True = may attend, or floating, added
+        key_mask: (b, s), boolean, True = a real token    positions: (t,) or (b, t), integers
+        cache: from `new_cache`; x then holds the newest tokens, and s counts the cached ones too
+        """
+        self._refuse_what_is_not_honoured(context, positions, cache, need_weights)
+        self._check_input(x, context, mask, key_mask, positions, cache)
+        offset = 0 if cache is None else cache.length
+        q, k, v = self.project(x, context, positions=positions, offset=offset)
+        if cache is not None:
+            k, v = cache.append(k, v)
+        if not need_weights:
+            return self.merge(self.attend(q, k, v, mask=mask, key_mask=key_mask))
+        mixed, weights = self.attend(q, k, v, mask=mask, key_mask=key_mask, need_weights=True)
+        return self.merge(mixed), weights
+
+    def project(
+        self, x: Tensor, context: Tensor | None = None, *, positions: Tensor | None = None, offset: int = 0
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """x: (b, t, c)    context: (b, s, c)    returns: q (b, h, t, d), k and v (b, g, s, d), rotated and normed"""
+        raise TypeError(f"{type(self).__name__} must write project(x, context=None, *, positions=None, offset=0)")
+
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        mask: Tensor | None = None,
+        key_mask: Tensor | None = None,
+        need_weights: bool = False,
+    ) -> Any:
+        """softmax(scale * q kᵀ + mask) v with the layer's own scale, causality and dropout; see `ops.attend`.
+
+        q: (b, h, t, d)    k, v: (b, g, s, d)    returns: (b, h, t, d), with `need_weights` also (b, h, t, s)
+        """
+        return attend(
+            q,
+            k,
+            v,
+            mask=mask,
+            key_mask=key_mask,
+            causal=self.causal,
+            scale=self.scale,
+            dropout=self.dropout if self.training else 0.0,
+            need_weights=need_weights,
+            backend=self.backend,
+        )
+
+    def merge(self, mixed: Tensor) -> Tensor:
+        """mixed: (b, h, t, d)    returns: (b, t, c)"""
+        y: Tensor = self.out(merge_heads(mixed))
+        return y
+
+    def new_cache(self, batch: int, max_len: int) -> KVCache:
+        """An empty cache for `batch` sequences of up to `max_len` tokens, on the layer's device and in its dtype.
+
+        Raises `Unsupported` for a layer with causal=False.
+        """
+        self._refuse_cache()
+        like = next(self.parameters())
+        return KVCache(
+            batch, max_len, kv_heads=self.kv_heads, head_dim=self.head_dim, dtype=like.dtype, device=like.device
+        )
+
+    def extra_repr(self) -> str:
+        sizes = f"d_model={self.d_model}, heads={self.heads}, kv_heads={self.kv_heads}, head_dim={self.head_dim}"
+        return f"{sizes}, causal={self.causal}"
+
+    def _refuse_cache(self) -> None:
+        if not self.causal:
+            raise Unsupported(
+                f"{self.variant}: cache needs causal=True: without it, every new token would change the old outputs; "
+                "build with causal=True, or pass the whole sequence"
+            )
+
+    def _refuse_what_is_not_honoured(
+        self, context: Tensor | None, positions: Tensor | None, cache: KVCache | None, need_weights: bool
+    ) -> None:
+        if positions is not None and not self.takes_positions:
+            raise Unsupported(f"{self.variant}: positions has no effect here; use the variant 'rope', or leave it out")
+        if context is not None and not self.takes_context:
+            raise Unsupported(
+                f"{self.variant}: context cannot be combined with rotated positions; use the variant 'gqa' with "
+                "causal=False for cross-attention"
+            )
+        if context is not None and self.causal:
+            raise Unsupported(
+                f"{self.variant}: context has no causal order with x (C5); build with causal=False for cross-attention"
+            )
+        if context is not None and cache is not None:
+            raise Unsupported(f"{self.variant}: context with cache is not supported; pass the whole context each call")
+        if cache is not None:
+            self._refuse_cache()
+        if need_weights and self.backend == "sdpa":
+            raise Unsupported(
+                f"{self.variant}: need_weights cannot be had from backend='sdpa', which returns no weights; "
+                "build with backend='auto' or 'eager'"
+            )
+
+    def _check_input(
+        self,
+        x: Tensor,
+        context: Tensor | None,
+        mask: Tensor | None,
+        key_mask: Tensor | None,
+        positions: Tensor | None,
+        cache: KVCache | None,
+    ) -> None:
+        like = next(self.parameters())
+        self._check_tokens("x", x, like)
+        b, t, held = x.shape[0], x.shape[1], 0
+        if cache is not None:
+            if not isinstance(cache, KVCache):
+                raise InputError(
+                    f"cache is a {type(cache).__name__}; it must come from layer.new_cache(batch, max_len)"
+                )
+            cache.check(
+                batch=b, t=t, kv_heads=self.kv_heads, head_dim=self.head_dim, dtype=like.dtype, device=like.device
+            )
+            held = cache.length
+        self._check_length("x", held + t, "cached tokens counted" if held else "")
+        s = held + t
+        if context is not None:
+            self._check_tokens("context", context, like)
+            if context.shape[0] != b:
+                raise InputError(f"context is a batch of {context.shape[0]}, x a batch of {b}")
+            self._check_length("context", context.shape[1])
+            s = context.shape[1]
+        if mask is not None:
+            masks.check_mask(mask, b=b, h=self.heads, t=t, s=s, like=x)
+        if key_mask is not None:
+            masks.check_key_mask(key_mask, b=b, s=s, like=x)
+        if positions is not None:
+            _check_positions(positions, b, t, x)
+
+    def _check_tokens(self, name: str, tokens: Tensor, like: Tensor) -> None:
+        if tokens.dim() != 3 or tokens.shape[-1] != self.d_model:
+            raise InputError(f"{name} is {tuple(tokens.shape)}; it must be (batch, tokens, d_model={self.d_model})")
+        if tokens.device != like.device:
+            raise InputError(
+                f"{name} is on {tokens.device}, the layer on {like.device}; try {name}.to({str(like.device)!r})"
+            )
+        if tokens.dtype != like.dtype and not torch.is_autocast_enabled(tokens.device.type):
+            raise InputError(f"{name} is {tokens.dtype}, the layer {like.dtype}; try {name}.to({like.dtype})")
+
+    def _check_length(self, name: str, length: int, note: str = "") -> None:
+        if self.max_seq_len is not None and length > self.max_seq_len:
+            counted = f" ({note})" if note else ""
+            raise InputError(
+                f"{name} makes {length} tokens{counted}, more than max_seq_len ({self.max_seq_len}); "
+                f"shorten it, or build with max_seq_len={length} or more"
+            )
+
+
+def _check_positions(positions: Tensor, b: int, t: int, like: Tensor) -> None:
+    if positions.is_floating_point() or positions.is_complex() or positions.dtype == torch.bool:
+        raise InputError(f"positions is {positions.dtype}; it must hold integers, such as torch.arange(t)")
+    if tuple(positions.shape) not in ((t,), (b, t)):
+        raise InputError(f"positions is {tuple(positions.shape)}; it must be (t,) = ({t},) or (b, t) = ({b}, {t})")
+    if positions.device != like.device:
+        raise InputError(f"positions is on {positions.device}, x on {like.device}")

@@ -1,0 +1,72 @@
+"""Rotary position embedding (arXiv:2104.09864): turn each pair of channels by an angle that grows with the position."""
+
+from __future__ import annotations
+
+import torch
+from einops import rearrange
+from torch import Tensor
+
+from attnzoo.errors import ConfigError
+from attnzoo.ops.masks import wide_type
+
+LAYOUTS = ("half", "interleaved")
+
+
+def rotate(x: Tensor, positions: Tensor, *, theta: float = 10000.0, layout: str = "half") -> Tensor:
+    """Pair i of token p turns by `p * theta ** (-2 i / d)`.
+
+    >>> x = torch.tensor([1.0, 0, 0, 0]).reshape(1, 1, 1, 4)
+    >>> rotate(x, torch.tensor([1])).flatten(), rotate(x, torch.tensor([1]), layout="interleaved").flatten()
+    (tensor([0.5403, 0.0000, 0.8415, 0.0000]), tensor([0.5403, 0.8415, 0.0000, 0.0000]))
+
+    x: (b, h, t, d), d even    positions: (t,) or (b, t), integers    returns: (b, h, t, d)
+    layout: "half" pairs channel i with i + d / 2 (Llama, NeoX), "interleaved" pairs 2 i with 2 i + 1 (GPT-J)
+    """
+    d, wide = x.shape[-1], wide_type(x.dtype)
+    # In float64: in float32 an angle at position 100 000 is already off by a hundredth (C9).
+    frequency = theta ** -(torch.arange(0, d, 2, dtype=torch.float64, device=x.device) / d)
+    angle = positions.to(torch.float64)[..., None] * frequency  # (t, d / 2) or (b, t, d / 2)
+    if angle.dim() == 3:
+        angle = angle[:, None]  # (b, 1, t, d / 2)
+    cos, sin = angle.cos().to(wide), angle.sin().to(wide)
+    pattern = "... (two d) -> two ... d" if layout == "half" else "... (d two) -> two ... d"
+    first, second = rearrange(x.to(wide), pattern, two=2)
+    turned = torch.stack([first * cos - second * sin, second * cos + first * sin])
+    back = " -> ".join(reversed(pattern.split(" -> ")))
+    return rearrange(turned, back).to(x.dtype)
+
+
+class Rotary:
+    """The rotation of one layer: turns the first `rotary_dim` channels of each head and passes the rest.
+
+    >>> Rotary(head_dim=8, rotary_dim=4)(torch.ones(1, 1, 2, 8), torch.arange(2))[0, 0, 1, 4:]
+    tensor([1., 1., 1., 1.])
+
+    Holds no tensor: angles are made where and when they are needed, so no move, cast or checkpoint can spoil them.
+    Raises `ConfigError` for an odd or too large `rotary_dim`, or an unknown layout.
+    """
+
+    def __init__(
+        self, head_dim: int, *, theta: float = 10000.0, layout: str = "half", rotary_dim: int | None = None
+    ) -> None:
+        rotary_dim = head_dim if rotary_dim is None else rotary_dim
+        if rotary_dim % 2 or not 0 < rotary_dim <= head_dim:
+            raise ConfigError(
+                f"rotary_dim ({rotary_dim}) must be even, above 0 and at most head_dim ({head_dim}); "
+                f"try rotary_dim={max(2, min(rotary_dim, head_dim) // 2 * 2)}"
+            )
+        if layout not in LAYOUTS:
+            raise ConfigError(f"unknown layout {layout!r}; it takes {' or '.join(map(repr, LAYOUTS))}")
+        if not theta > 0:
+            raise ConfigError(f"theta ({theta}) must be above 0")
+        self.theta, self.layout, self.rotary_dim = theta, layout, rotary_dim
+
+    def __call__(self, x: Tensor, positions: Tensor) -> Tensor:
+        """x: (b, h, t, d)    positions: (t,) or (b, t)    returns: (b, h, t, d)"""
+        turned = rotate(x[..., : self.rotary_dim], positions, theta=self.theta, layout=self.layout)
+        if self.rotary_dim == x.shape[-1]:
+            return turned
+        return torch.cat([turned, x[..., self.rotary_dim :]], dim=-1)
+
+    def __repr__(self) -> str:
+        return f"Rotary(theta={self.theta:g}, layout={self.layout!r}, rotary_dim={self.rotary_dim})"
