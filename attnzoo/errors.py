@@ -35,6 +35,9 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
 
     >>> did_you_mean("gqua", ["mha", "gqa"])
     "; did you mean 'gqa'?"
+    >>> did_you_mean("mah", ["mqa", "mha"])
+    "; did you mean 'mha'?"
     """
-    near = difflib.get_close_matches(word, list(choices), n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    near = difflib.get_close_matches(word, list(choices))
+    best = max(near, key=lambda choice: sorted(choice) == sorted(word), default="")  # swapped letters come first
+    return f"; did you mean {best!r}?" if best else ""

@@ -19,6 +19,7 @@ Causal = Literal["optional", "always", "never"]
 Rows = Literal["one", "at_most_one", "free"]
 CacheKind = Literal["none", "kv"]
 Positions = Literal["none", "relative", "absolute"]
+Sees = Literal["all", "some"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +33,9 @@ class Traits:
     positions: "none" knows no positions, "relative" sees only distances, "absolute" sees where a token stands.
         Anything but "none" takes the call's `positions`.
     mask, key_mask, weights: takes the call's `mask`, `key_mask`, `need_weights`.
+    plain: `attend` is softmax(scale * q kᵀ, masked) v and nothing else, so that torch's SDPA must agree with it; False
+        for a softcap, a bias, a sink, another normalisation.
+    sees: "all" when every key that the rules allow has a say; "some" for windows and other sparse patterns.
     """
 
     causal: Causal = "optional"
@@ -42,6 +46,8 @@ class Traits:
     mask: bool = True
     key_mask: bool = True
     weights: bool = True
+    plain: bool = True
+    sees: Sees = "all"
 
     def __post_init__(self) -> None:
         hints = get_type_hints(Traits)
@@ -102,4 +108,4 @@ class Variant:
         parameters = inspect.signature(self.build).parameters.values()
         if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
             return None
-        return {parameter.name: parameter for parameter in parameters}
+        return {parameter.name: parameter for parameter in parameters if parameter.kind is not parameter.VAR_POSITIONAL}

@@ -159,6 +159,8 @@ def sdpa(
         visible = masks.visibility(t, s, mask=mask, key_mask=key_mask, causal_rule=causal, device=q.device)
     if visible is not None:
         k, v = masks.hide(k, visible), masks.hide(v, visible)
+    if scale <= 0:  # torch's causal CPU kernel scales after it masks: -inf times 0 or less is no longer -inf
+        q, scale = (q * 0.0, 1.0) if scale == 0 else (-q, -scale)
     return F.scaled_dot_product_attention(
         q, k, v, attn_mask=visible, is_causal=flag, scale=scale, dropout_p=dropout, enable_gqa=q.shape[1] != k.shape[1]
     )

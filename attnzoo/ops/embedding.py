@@ -43,8 +43,10 @@ class TokenEmbedding(nn.Module):
         index = torch.arange(offset, offset + ids.shape[1], device=ids.device)
         tokens: Tensor = self.tokens(ids)
         if self.positions is not None:
-            return tokens + self.positions(index)
-        return tokens + sinusoids(index, tokens.shape[-1]).to(tokens.dtype)
+            where: Tensor = self.positions(index)
+        else:
+            where = sinusoids(index, tokens.shape[-1]).to(tokens.dtype)
+        return tokens + where
 
     def _check(self, ids: Tensor, offset: int) -> None:
         if ids.dim() != 2 or ids.dtype not in (torch.int32, torch.int64):

@@ -87,6 +87,7 @@ class AttentionLayer(nn.Module):
             cache: KVCache | None = None,
             need_weights: Literal[True],
         ) -> tuple[Tensor, Tensor]: ...
+        def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
     def forward(
         self,

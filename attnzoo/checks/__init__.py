@@ -1,0 +1,49 @@
+"""The laws, and the runner that holds a variant to them. Imports no bricks and no registry."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attnzoo.checks import (
+    batches,
+    build,
+    caches,
+    causality,
+    claims,
+    learning,
+    masks,
+    modes,
+    numerics,
+    places,
+    rows,
+    shapes,
+    state,
+    truth,
+)
+from attnzoo.checks.law import Law, laws_in
+from attnzoo.checks.report import Report, Result
+from attnzoo.checks.runner import Progress, run
+from attnzoo.variant import Variant
+
+__all__ = ["LAWS", "Law", "Report", "Result", "check"]
+
+LAWS = laws_in(
+    build, shapes, causality, rows, masks, truth, learning, batches, places, caches, numerics, modes, state, claims
+)
+
+
+def check(
+    variant: Variant,
+    *,
+    device: str = "cpu",
+    depth: str = "quick",
+    only: Sequence[str] = (),
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Report:
+    """Hold a variant to every law, or to those that `only` names.
+
+    device: "cpu", "cuda", …    depth: "quick", or "full" for more seeds    only: law ids or globs
+    Raises `ConfigError` for a device that is not there, an unknown depth, or an `only` that names no law.
+    """
+    return run(variant, LAWS, device=device, depth=depth, only=only, seed=seed, progress=progress)

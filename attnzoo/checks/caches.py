@@ -1,0 +1,233 @@
+"""Laws of the cache: decoding step by step is the whole sequence, and a cache does what its owner says."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnzoo.checks.evidence import Evidence
+from attnzoo.checks.lab import Lab
+from attnzoo.checks.law import cached, law, padded, staged, weights
+from attnzoo.errors import InputError, Unsupported
+from attnzoo.variant import Variant
+
+
+def key_value(variant: Variant) -> str | None:
+    """Its cache holds keys and values."""
+    kind = variant.traits.cache
+    return None if kind == "kv" else f"declares cache {kind!r}, not 'kv'"
+
+
+def fed(layer: Any, cache: Any, x: Tensor, *sizes: int, **asked: Any) -> Tensor:
+    """The outputs of x, fed to the layer in chunks of these sizes, the rest token by token."""
+    t = x.shape[1]
+    sizes = (*sizes, *[1] * (t - sum(sizes)))
+    outputs, start = [], 0
+    for size in sizes:
+        outputs.append(layer(x[:, start : start + size], cache=cache, **asked))
+        start += size
+    return torch.cat(outputs, dim=1)
+
+
+@law("cache.equals_whole", "C12", needs=[cached], cases="all", where=lambda case: case.causal)
+def equals_whole(lab: Lab, see: Evidence) -> None:
+    """Cached steps, and uneven chunks, give what the whole sequence gives at once.
+
+    A prompt and then single tokens; chunk after chunk; everything at once. Here a wrong offset shows, of positions or
+    of the triangle.
+    """
+    for dtype in lab.dtypes():
+        layer = lab.layer(dtype)
+        x = lab.tokens(dtype=dtype)
+        t = x.shape[1]
+        whole = layer(x)
+        cuts = {"token by token": (), "at once": (t,), "a prompt of half": (max(1, t // 2),)}
+        if t > 4:
+            cuts["chunks of 3, 1 and the rest"] = (3, 1, t - 4)
+        for how, sizes in cuts.items():
+            stepped = fed(layer, layer.new_cache(x.shape[0], t), x, *sizes)
+            see.close(stepped, whole, f"outputs with a cache, {how}, {dtype}")
+    if t > 1:
+        forgotten = torch.cat([layer(x[:, i : i + 1]) for i in range(t)], dim=1)
+        see.reacts(whole, forgotten, "outputs when nothing is remembered")
+
+
+@law("cache.padded", "C4", needs=[cached, padded], where=lambda case: case.causal and case.b > 1)
+def left_padded(lab: Lab, see: Evidence) -> None:
+    """A left-padded batch decodes as each sample would alone; the key_mask counts the cached tokens."""
+    layer = lab.layer()
+    x = lab.tokens()
+    b, t, _ = x.shape
+    lengths = [max(4, t - 2 * i) for i in range(b)]
+    real = lab.padding(lengths, t, left=True)
+    absolute = lab.variant.traits.positions == "absolute"
+    places = (real.long().cumsum(1) - 1).clamp(min=0)
+    cache, outputs = layer.new_cache(b, t), []
+    for start, end in [(0, t - 3), *((i, i + 1) for i in range(t - 3, t))]:
+        more = {"positions": places[:, start:end]} if absolute else {}
+        outputs.append(layer(x[:, start:end], cache=cache, key_mask=real[:, :end], **more))
+    y = torch.cat(outputs, dim=1)
+    for i in range(b):
+        see.close(y[i : i + 1, real[i]], layer(x[i : i + 1, real[i]]), f"a sample of {lengths[i]} decoded in a batch")
+    see.reacts(y, layer(x), "outputs when the padding is not masked")
+
+
+@law("cache.weights", "C12", needs=[cached, weights], where=lambda case: case.causal)
+def cached_weights(lab: Lab, see: Evidence) -> None:
+    """The weights of a cached step are the last rows of the whole, its keys the cached ones too."""
+    layer = lab.layer()
+    x = lab.tokens()
+    b, t, _ = x.shape
+    cache = layer.new_cache(b, t)
+    layer(x[:, :-2], cache=cache)
+    w = layer(x[:, -2:], cache=cache, need_weights=True)[1]
+    see.close(w, layer(x, need_weights=True)[1][:, :, -2:], "the weights of the last two tokens, cached and whole")
+
+
+@law("cache.counts", "C13", needs=[cached, key_value, staged], where=lambda case: case.causal)
+def counts(lab: Lab, see: Evidence) -> None:
+    """`length` counts the tokens held and `nbytes` their bytes: 2 · b · kv_heads · length · head_dim · itemsize."""
+    for dtype in (*lab.dtypes(), torch.bfloat16):
+        layer = lab.layer(dtype)
+        x = lab.tokens(dtype=dtype)
+        k, v = layer.project(x)[1:]
+        cache = layer.new_cache(x.shape[0], x.shape[1] + 3)
+        see.holds(cache.length == 0 and cache.nbytes == 0, "a new cache holds nothing")
+        for length, size in ((3, 3), (4, 1)):
+            layer(x[:, length - size : length], cache=cache)
+            see.holds(cache.length == length, f"after {length} tokens length is {length}, not {cache.length}")
+            due = (math.prod(k.shape) + math.prod(v.shape)) // x.shape[1] * length * x.element_size()
+            see.holds(cache.nbytes == due, f"{length} tokens take {due} bytes in {dtype}, not {cache.nbytes}")
+
+
+@law("cache.reset", "C13", needs=[cached], where=lambda case: case.causal)
+def reset(lab: Lab, see: Evidence) -> None:
+    """After `reset` a cache is as good as new: nothing of the sequence before is left."""
+    layer = lab.layer()
+    x, other = lab.tokens(), lab.tokens(draw=1)
+    t = x.shape[1]
+    cache = layer.new_cache(x.shape[0], t)
+    fed(layer, cache, other, 2)
+    cache.reset()
+    see.holds(cache.length == 0 and cache.nbytes == 0, "a reset cache holds nothing")
+    see.close(fed(layer, cache, x, 3), layer(x), "outputs of another sequence after reset")
+    see.reacts(layer(x), layer(other), "the other sequence's output")
+
+
+@law("cache.crop", "C13", needs=[cached], where=lambda case: case.causal)
+def crop(lab: Lab, see: Evidence) -> None:
+    """`crop(n)` keeps the first n tokens: tokens rejected after a guess leave no trace."""
+    layer = lab.layer()
+    x, guess = lab.tokens(), lab.tokens(draw=1)
+    b, t, _ = x.shape
+    cache = layer.new_cache(b, t)
+    layer(torch.cat([x[:, :3], guess[:, 3:]], dim=1), cache=cache)
+    cache.crop(3)
+    see.holds(cache.length == 3, f"after crop(3) length is 3, not {cache.length}")
+    see.close(fed(layer, cache, x[:, 3:]), layer(x)[:, 3:], "outputs after a rejected guess")
+    see.raises(InputError, lambda: cache.crop(t + 1), f"crop({t + 1}) of {t} tokens", words=(t + 1, t))
+
+
+@law("cache.reorder", "C13", needs=[cached], where=lambda case: case.causal)
+def reorder(lab: Lab, see: Evidence) -> None:
+    """`reorder(index)` makes row i what row index[i] was, keys and values alike, as beam search needs.
+
+    With an index that names one row twice: a permutation would hide that only half of the cache was moved.
+    """
+    layer = lab.layer()
+    x = lab.tokens(b=3)
+    t = x.shape[1]
+    index = torch.tensor([2, 0, 0], device=lab.device)
+    cache = layer.new_cache(3, t)
+    layer(x[:, :-1], cache=cache)
+    held = cache.length, cache.nbytes
+    cache.reorder(index)
+    see.holds((cache.length, cache.nbytes) == held, "reorder keeps length and bytes")
+    beams = torch.cat([x[index, :-1], x[:, -1:]], dim=1)
+    see.close(layer(x[:, -1:], cache=cache), layer(beams)[:, -1:], "the next output of the reordered beams")
+    see.reacts(layer(beams)[:, -1:], layer(x)[:, -1:], "the next output without reorder")
+
+
+@law("cache.overflow", "C13", needs=[cached], where=lambda case: case.causal)
+def overflow(lab: Lab, see: Evidence) -> None:
+    """More tokens than fit are refused, with both numbers, and the refused call changes nothing.
+
+    Refused for any other reason too: a cache is not changed at all by a call that fails.
+    """
+    layer = lab.layer()
+    x = lab.tokens()
+    b, t, _ = x.shape
+    cache = layer.new_cache(b, t - 1)
+    layer(x[:, : t - 2], cache=cache)
+    held = cache.length, cache.nbytes
+    see.raises(InputError, lambda: layer(x[:, -2:], cache=cache), "2 tokens where 1 fits", words=(t - 1, t - 2))
+    see.raises(InputError, lambda: layer(x[:, -1:, :-1], cache=cache), "a token one channel short", words=(lab.width,))
+    see.raises(
+        InputError, lambda: layer(x[:1, -1:].expand(b + 1, 1, -1), cache=cache), "another batch", words=(b, b + 1)
+    )
+    if lab.variant.traits.key_mask:
+        wrong = torch.ones(b, t + 5, dtype=torch.bool, device=lab.device)
+        see.raises(
+            InputError, lambda: layer(x[:, -1:], cache=cache, key_mask=wrong), "a key_mask too long", words=(t + 5,)
+        )
+    see.holds((cache.length, cache.nbytes) == held, "refused calls leave the cache as it was")
+    see.close(
+        layer(x[:, t - 2 : t - 1], cache=cache), layer(x)[:, t - 2 : t - 1], "the token that fits, after refusals"
+    )
+
+
+@law("cache.gradients", "C13", needs=[cached], where=lambda case: case.causal)
+def gradients(lab: Lab, see: Evidence) -> None:
+    """Cached tokens are detached, and the newest ones get the gradient they get in the whole sequence.
+
+    A cache that holds the graph grows without end; one that hands out its own copy loses the gradient in silence.
+    """
+    layer = lab.layer()
+    x = lab.tokens()
+    b, t, _ = x.shape
+    first, last = x[:, :3].clone().requires_grad_(), x[:, 3:].clone().requires_grad_()
+    cache = layer.new_cache(b, t)
+    layer(first, cache=cache)
+    y = layer(last, cache=cache)
+    dy = lab.tokens(draw=2)[:, 3:]
+    got, none = torch.autograd.grad(y, [last, first], dy, allow_unused=True)
+    (due,) = torch.autograd.grad(layer(torch.cat([x[:, :3], last], dim=1))[:, 3:], last, dy)
+    see.holds(none is None, "no gradient reaches the cached tokens")
+    see.close(got, due, "the newest tokens' gradient, with a cache and in the whole")
+    again = layer.new_cache(b, t)
+    for _ in range(2):
+        again.reset()
+        layer(x, cache=again).sum().backward()
+    see.holds(True, "two training steps with one cache, reset between, run")
+
+
+@law("cache.apart", "C18", needs=[cached], where=lambda case: case.causal)
+def apart(lab: Lab, see: Evidence) -> None:
+    """Two caches of one layer do not meet, and a call without a cache remembers nothing."""
+    layer = lab.layer()
+    x, other = lab.tokens(), lab.tokens(draw=1)
+    b, t, _ = x.shape
+    one, two = layer.new_cache(b, t), layer.new_cache(b, t)
+    whole, whole_other = layer(x), layer(other)
+    for i in range(t):
+        see.close(layer(x[:, i : i + 1], cache=one), whole[:, i : i + 1], f"token {i} of one sequence")
+        see.close(layer(other[:, i : i + 1], cache=two), whole_other[:, i : i + 1], f"token {i} of another, in turn")
+    see.exactly(layer(x), whole, "a call without a cache, after calls with one")
+
+
+@law("cache.needs_causality", "C13", needs=[cached], cases="all", where=lambda case: not case.causal)
+def needs_causality(lab: Lab, see: Evidence) -> None:
+    """A layer with causal=False takes no growing cache: a new token would change the outputs already given."""
+    layer = lab.layer()
+    causal = lab.layer(causal=True)
+    x = lab.tokens()
+    see.raises(Unsupported, lambda: layer.new_cache(x.shape[0], 9), "new_cache with causal=False", words=("causal",))
+    see.raises(
+        Unsupported,
+        lambda: layer(x, cache=causal.new_cache(x.shape[0], 99)),
+        "a cache with causal=False",
+        words=("cache",),
+    )

@@ -1,0 +1,210 @@
+"""Where a law is tried: a named case, layers with redrawn parameters, inputs, and the evidence."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from attnzoo.errors import AttnZooError
+from attnzoo.variant import Variant
+
+
+@dataclass(frozen=True)
+class Case:
+    """A named set of build options with the batch and length of its input."""
+
+    name: str
+    options: Mapping[str, Any]
+    b: int
+    t: int
+
+    @property
+    def causal(self) -> bool:
+        """Built causal, as far as the options tell."""
+        return bool(self.options.get("causal", True))
+
+    @property
+    def flat(self) -> bool:
+        """Built with scale 0: every logit is zero, and what only moves logits does not show."""
+        return self.options.get("scale") == 0
+
+
+def option_cases(variant: Variant) -> list[Case]:
+    """The variant's own option sets, then the coincidences that hide bugs, where its options allow them.
+
+    The input's batch and length differ from every size among the options, and from each other.
+    """
+    named: dict[str, dict[str, Any]] = {f"options-{i}": dict(options) for i, options in enumerate(variant.cases)}
+    first = dict(variant.cases[0])
+    takes = variant.options or {}
+    if variant.traits.causal == "optional":
+        named["not-causal"] = {**first, "causal": False}
+    if "scale" in takes:
+        named["scale-0"] = {**first, "scale": 0.0}
+    if "bias" in takes:
+        named["bias"] = {**first, "bias": True}
+    if "heads" in takes and "head_dim" in takes:
+        groups: dict[str, Any] = {"kv_heads": 1} if "kv_heads" in takes else {}
+        named["heads-odd"] = {**first, "heads": 5, "head_dim": 8, **groups}
+    if "heads" in takes and "kv_heads" in takes and "heads" in first:
+        named["kv-heads-1"] = {**first, "kv_heads": 1}
+        named["kv-heads-all"] = {**first, "kv_heads": first["heads"]}
+    return [
+        Case(name, options, *_free_sizes(options)) for name, options in named.items() if _builds(variant, name, options)
+    ]
+
+
+def size_cases(variant: Variant) -> list[Case]:
+    """The default options on the sizes at which code takes another path."""
+    options = dict(variant.cases[0])
+    heads = int(options.get("heads", 2))
+    sizes = {
+        "one-token": (2, 1),
+        "batch-1": (1, 7),
+        "batch-3": (3, 7),
+        "batch-heads": (heads, 7),
+        "batch-tokens": (5, 5),
+        "length-17": (2, 17),
+        "length-71": (2, 71),
+    }
+    return [Case(name, options, b, t) for name, (b, t) in sizes.items()]
+
+
+def _builds(variant: Variant, name: str, options: Mapping[str, Any]) -> bool:
+    """The variant's own cases must build; a coincidence that it refuses is not among its kinds."""
+    if name.startswith("options-"):
+        return True
+    try:
+        variant.build(**options)
+    except AttnZooError:
+        return False
+    return True
+
+
+def _free_sizes(options: Mapping[str, Any]) -> tuple[int, int]:
+    taken = {value for value in options.values() if isinstance(value, int)}
+    b = next(size for size in (2, 3, 5, 7) if size not in taken)
+    t = next(size for size in (7, 11, 13, 17) if size not in taken | {b})
+    return b, t
+
+
+@dataclass
+class Lab:
+    """Builds layers and inputs for a case. Everything drawn depends on the seed and the case alone."""
+
+    variant: Variant
+    case: Case
+    device: torch.device
+    seed: int = 0
+
+    def layer(self, dtype: torch.dtype = torch.float64, /, **changed: Any) -> Any:
+        """A layer of the case in eval mode, its parameters redrawn so that the logits have a spread of about 2.
+
+        With the small weights of a fresh layer softmax is flat, and wrong code passes.
+        """
+        torch.manual_seed(self.seed)
+        layer = self.variant.build(**{**self.case.options, **changed})
+        redraw(layer, self.seed)
+        return layer.to(device=self.device, dtype=dtype).eval()
+
+    def fresh(self, **changed: Any) -> Any:
+        """A layer of the case as it is built, not redrawn."""
+        return self.variant.build(**{**self.case.options, **changed}).to(self.device)
+
+    @property
+    def width(self) -> int:
+        """The layer's d_model."""
+        return int(self.case.options["d_model"])
+
+    @property
+    def causal(self) -> bool:
+        """Whether the case's layer is causal."""
+        return self.variant.traits.causal != "never" and self.case.causal
+
+    def scale(self, q: Tensor) -> float:
+        """The scale that the case's layer must use (C2). q: (b, h, t, d)"""
+        given = self.case.options.get("scale")
+        return float(q.shape[-1] ** -0.5 if given is None else given)
+
+    def tokens(
+        self, b: int | None = None, t: int | None = None, dtype: torch.dtype = torch.float64, *, draw: int = 0
+    ) -> Tensor:
+        """Random tokens (b, t, c) of unit spread; `draw` picks another sample."""
+        shape = (self.case.b if b is None else b, self.case.t if t is None else t, self.width)
+        return self.normal(*shape, draw=draw).to(dtype)
+
+    def normal(self, *shape: int, draw: int = 0) -> Tensor:
+        """Random numbers of unit spread in float64."""
+        generator = torch.Generator().manual_seed(1000 * self.seed + draw)
+        return torch.randn(*shape, generator=generator, dtype=torch.float64).to(self.device)
+
+    def mask(self, *shape: int, draw: int = 0) -> Tensor:
+        """A random boolean mask, two thirds True, in which every row sees at least its own index."""
+        generator = torch.Generator().manual_seed(1000 * self.seed + draw + 7)
+        mask = torch.rand(*shape, generator=generator) < 2 / 3
+        eye = torch.eye(shape[-2], shape[-1], dtype=torch.bool)
+        return (mask | eye).to(self.device)
+
+    def padding(self, lengths: list[int], s: int, *, left: bool) -> Tensor:
+        """A key_mask (b, s), True on the real tokens of samples of these lengths."""
+        index = torch.arange(s, device=self.device)
+        length = torch.tensor(lengths, device=self.device)[:, None]
+        return index >= s - length if left else index < length
+
+    def dtypes(self) -> Iterator[torch.dtype]:
+        """The types in which a result is held to its full precision."""
+        yield torch.float64
+        yield torch.float32
+
+
+def redraw(layer: nn.Module, seed: int) -> None:
+    """Matrices: normal, spread √2 / √fan_in, so that unit inputs give logits of spread 2. Vectors (biases, gains,
+    sinks): half a unit off where they were, so that none stands at its default."""
+    generator = torch.Generator().manual_seed(seed + 1)
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+            if parameter.dim() >= 2:
+                parameter.copy_(noise * math.sqrt(2 / parameter.shape[-1]))
+            else:
+                parameter.add_(0.5 * noise.to(parameter.device, parameter.dtype))
+
+
+def array(tensor: Tensor | None) -> Any:
+    """A tensor as NumPy: booleans and integers as they are, floats as float64."""
+    if tensor is None:
+        return None
+    tensor = tensor.detach().cpu()
+    return (tensor.double() if tensor.is_floating_point() else tensor).numpy()
+
+
+def tensor(values: np.ndarray[Any, Any]) -> Tensor:
+    """NumPy float64 as a tensor on the CPU."""
+    return torch.from_numpy(np.ascontiguousarray(values))
+
+
+class Randomness:
+    """The state of every random source a layer could touch."""
+
+    def __init__(self) -> None:
+        self.torch, self.python = torch.random.get_rng_state(), random.getstate()
+        self.numpy = np.random.get_state(legacy=True)
+
+    def moved(self) -> list[str]:
+        """The names of the sources that have moved since."""
+        now = Randomness()
+        moved = []
+        if not torch.equal(self.torch, now.torch):
+            moved.append("torch's")
+        if self.python != now.python:
+            moved.append("Python's")
+        if repr(self.numpy) != repr(now.numpy):
+            moved.append("NumPy's")
+        return moved

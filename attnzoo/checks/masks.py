@@ -1,0 +1,338 @@
+"""Laws of masks: what they block, what they add, how they meet, and what never passes behind them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnzoo.checks import reference
+from attnzoo.checks.evidence import Evidence
+from attnzoo.checks.lab import Case, Lab
+from attnzoo.checks.law import law, masked, padded, plain, sees_all, staged, weights
+
+
+def several(case: Case) -> bool:
+    """Cases with tokens to mask."""
+    return case.t > 2
+
+
+@law("mask.all_true", "C12", needs=[masked], cases="all")
+def all_true(lab: Lab, see: Evidence) -> None:
+    """A mask that allows everything changes nothing: boolean, floating zeros, or padding of no length."""
+    for dtype in lab.dtypes():
+        layer = lab.layer(dtype)
+        x = lab.tokens(dtype=dtype)
+        b, t, _ = x.shape
+        y = layer(x)
+        full = torch.ones(t, t, dtype=torch.bool, device=lab.device)
+        see.close(layer(x, mask=full), y, "the output under an all-True mask")
+        see.close(layer(x, mask=full.expand(b, 1, t, t)), y, "the output under an all-True mask of 4 axes")
+        see.close(
+            layer(x, mask=torch.zeros(t, t, dtype=dtype, device=lab.device)), y, "the output under a mask of zeros"
+        )
+        if lab.variant.traits.key_mask:
+            see.close(layer(x, key_mask=full.new_ones(b, t)), y, "the output under an all-True key_mask")
+
+
+@law("mask.blocks", "C3", needs=[masked], where=several)
+def blocks(lab: Lab, see: Evidence) -> None:
+    """False blocks: a key that the mask forbids reaches no query but the one at its own place; True lets through.
+
+    Two conventions live in one framework; with the wrong one a layer attends to exactly what was forbidden. Control:
+    without the mask the key is heard.
+    """
+    layer = lab.layer()
+    x, other = lab.tokens(), lab.tokens(draw=1)
+    t = x.shape[1]
+    for j in (0, t // 2):
+        mask = torch.ones(t, t, dtype=torch.bool, device=lab.device)
+        mask[:, j] = False
+        mask[j, j] = True
+        changed = x.clone()
+        changed[:, j] = other[:, j]
+        elsewhere = [i for i in range(t) if i != j]
+        for form, given in (("boolean", mask), ("-inf", _floating(mask, x.dtype))):
+            before, after = layer(x, mask=given)[:, elsewhere], layer(changed, mask=given)[:, elsewhere]
+            see.close(after, before, f"other outputs when token {j}, blocked by a {form} mask, changes")
+        see.reacts(layer(x)[:, elsewhere], layer(changed)[:, elsewhere], f"other outputs when token {j} is not blocked")
+
+
+@law("mask.forms", "C4", needs=[masked], cases="all", where=several)
+def forms(lab: Lab, see: Evidence) -> None:
+    """A mask means the same in each form: boolean or 0 and -inf, of 2 axes or 4, written out or broadcast."""
+    for dtype in lab.dtypes():
+        layer = lab.layer(dtype)
+        x = lab.tokens(dtype=dtype)
+        b, t, _ = x.shape
+        heads = int(lab.case.options.get("heads", 1))
+        mask = lab.mask(t, t)
+        y = layer(x, mask=mask)
+        see.reacts(layer(x), y, "the output under a random mask")
+        see.close(layer(x, mask=_floating(mask, dtype)), y, f"the output under 0 and -inf instead of booleans, {dtype}")
+        see.close(layer(x, mask=mask[None, None]), y, "the output under the mask with 4 axes")
+        see.close(layer(x, mask=mask.expand(b, heads, t, t)), y, "the output under the mask written out")
+
+
+@law("mask.per_sample", "C4", needs=[masked], cases="all", where=several)
+def per_sample(lab: Lab, see: Evidence) -> None:
+    """A mask of 4 axes belongs to its sample and its head: each sample under its own mask is as it would be alone.
+
+    Masks repeated in the wrong order when batch and heads are flattened give a sample its neighbour's.
+    """
+    layer = lab.layer()
+    x = lab.tokens()
+    b, t, _ = x.shape
+    heads = int(lab.case.options.get("heads", 1))
+    for shape in ((b, 1, t, t), (b, heads, t, t)):
+        mask = lab.mask(*shape)
+        together = layer(x, mask=mask)
+        alone = torch.cat([layer(x[i : i + 1], mask=mask[i : i + 1]) for i in range(b)])
+        see.close(together, alone, f"samples under masks {shape}, together and alone")
+    one_row = lab.mask(b, 1, 1, t)
+    one_row[..., 0] = True
+    see.close(
+        layer(x, mask=one_row),
+        layer(x, mask=one_row.expand(b, heads, t, t)),
+        "a mask (b, 1, 1, s), broadcast and whole",
+    )
+
+
+@law("mask.adds", "C3", needs=[masked, plain, staged], where=several)
+def adds(lab: Lab, see: Evidence) -> None:
+    """A floating mask is added to the logits after the scale, broadcasts, and gets its gradient.
+
+    Compared with SDPA by an explicit bias, from the layer's own queries, keys and values.
+    """
+    layer = lab.layer()
+    x = lab.tokens()
+    b, t, _ = x.shape
+    q, k, v = (stage.detach() for stage in layer.project(x))
+    h = q.shape[1]
+    visible = reference.causal(t, t, lab.device) if lab.causal else None
+    dy = lab.tokens(draw=4)
+    for shape in ((t, t), (b, 1, 1, t), (1, h, t, t), (b, h, t, t)):
+        bias = 2 * lab.normal(*shape, draw=3)
+        given, due = bias.clone().requires_grad_(), bias.clone().requires_grad_()
+        y = layer(x, mask=given)
+        expected = layer.merge(reference.attention(q, k, v, visible=visible, bias=due, scale=lab.scale(q)))
+        see.close(y, expected, f"the output under a floating mask {shape}")
+        (got,), (want,) = torch.autograd.grad(y, given, dy), torch.autograd.grad(expected, due, dy)
+        see.close(got, want, f"the gradient of a floating mask {shape}")
+    see.reacts(layer(x), layer(x, mask=2 * lab.normal(t, t, draw=3)), "the output under a floating mask")
+
+
+@law("mask.wide", "C3", needs=[masked], cases="default")
+def wide(lab: Lab, see: Evidence) -> None:
+    """A floating mask is added in the wide type: float32 beside a half layer is neither refused nor rounded.
+
+    Rounded to bfloat16, 256.5 and 257.25 are one number, and float32's lowest value becomes -inf.
+    """
+    for dtype in (torch.bfloat16, torch.float16):
+        layer = lab.layer(dtype)
+        x = lab.tokens(dtype=dtype)
+        t = x.shape[1]
+        fine = 256 + lab.normal(t, t).float().abs()
+        y = layer(x, mask=fine)
+        see.holds(y.dtype == dtype, f"the output under a float32 mask is {dtype}, not {y.dtype}")
+        plain_error = torch.finfo(dtype).eps
+        see.close(y, layer(x, mask=fine - 256), f"the output under a mask moved by 256, {dtype}", plain=plain_error)
+        lowest = torch.full((t, t), torch.finfo(torch.float32).min, device=lab.device)
+        see.finite(layer(x, mask=lowest), f"the output under a mask of float32's lowest value, {dtype}")
+
+
+@law("mask.intersect", "C3", needs=[masked, padded], cases="all", where=several)
+def intersect(lab: Lab, see: Evidence) -> None:
+    """Mask, key_mask and causality meet: a key is visible where all of them allow it.
+
+    Given both, code forgets one, or joins them by the wrong operator.
+    """
+    layer = lab.layer()
+    x = lab.tokens()
+    b, t, _ = x.shape
+    mask, real = lab.mask(b, 1, t, t), lab.mask(b, t, draw=1)
+    real[:, 0] = True
+    both = mask & real[:, None, None, :]
+    see.close(layer(x, mask=mask, key_mask=real), layer(x, mask=both), "mask with key_mask, and their intersection")
+    see.close(
+        layer(x, mask=_floating(mask, x.dtype), key_mask=real), layer(x, mask=both), "the same with a floating mask"
+    )
+    if lab.causal:
+        triangle = reference.causal(t, t, lab.device)
+        see.close(
+            layer(x, mask=both & triangle), layer(x, mask=both), "the mask with causality written in, and without"
+        )
+    see.reacts(layer(x, mask=mask), layer(x, mask=both), "the output when key_mask is left out")
+    see.reacts(layer(x, key_mask=real), layer(x, mask=both), "the output when mask is left out")
+
+
+@law("mask.padding", "C4", needs=[padded], cases="all", where=several)
+def padding(lab: Lab, see: Evidence) -> None:
+    """A padded sample is as it would be alone: padded left or right, in a batch or as a batch of one.
+
+    Left padding with causality is the hard case: with right padding, forgetting the mask changes no real token.
+    """
+    layer = lab.layer()
+    x = lab.tokens()
+    b, t, _ = x.shape
+    lengths = [max(1, t - 2 * i) for i in range(b)]
+    absolute = lab.variant.traits.positions == "absolute"
+    for left in (True, False):
+        real = lab.padding(lengths, t, left=left)
+        index = (real.long().cumsum(1) - 1).clamp(min=0)
+        for rows in [range(b), *([i] for i in range(b))]:
+            rows = list(rows)
+            more = {"positions": index[rows]} if absolute else {}
+            y = layer(x[rows], key_mask=real[rows], **more)
+            see.finite(y, "outputs of a padded batch, the padded places too")
+            for row, i in enumerate(rows):
+                alone = layer(x[i : i + 1, real[i]])
+                see.close(y[row : row + 1, real[i]], alone, f"a sample of {lengths[i]} tokens padded to {t}, and alone")
+    if b > 1:
+        see.reacts(layer(x), layer(x, key_mask=lab.padding(lengths, t, left=True)), "the output without its key_mask")
+
+
+@law("mask.blind_rows", "C6", needs=[masked, padded], where=several)
+def blind_rows(lab: Lab, see: Evidence) -> None:
+    """A query that may see no key gives zero weights and exactly zero from the weighted sum; gradients stay finite.
+
+    Softmax over nothing but -inf is 0 / 0. The emptiness may come from two masks neither of which is empty.
+    """
+    for dtype in (*lab.dtypes(), torch.bfloat16):
+        layer = lab.layer(dtype)
+        x = lab.tokens(dtype=dtype)
+        b, t, _ = x.shape
+        some = torch.ones(t, t, dtype=torch.bool, device=lab.device)
+        some[2] = False
+        half = torch.ones(t, t, dtype=torch.bool, device=lab.device)
+        half[2, t // 2 :] = False
+        real = torch.ones(b, t, dtype=torch.bool, device=lab.device)
+        real[:, : t // 2] = False
+        blind_by_both = 2 if not lab.causal else slice(0, t // 2)
+        for what, asked, blind in (
+            ("one boolean row", {"mask": some}, 2),
+            ("one row of -inf", {"mask": _floating(some, dtype)}, 2),
+            ("mask and key_mask together", {"mask": half, "key_mask": real}, blind_by_both),
+            ("padding of everything", {"key_mask": torch.zeros_like(real)}, slice(None)),
+        ):
+            _nothing_from_nothing(lab, see, layer, x, asked, blind, f"{what}, {dtype}")
+
+
+def _nothing_from_nothing(
+    lab: Lab, see: Evidence, layer: Any, x: Tensor, asked: dict[str, Tensor], blind: int | slice, what: str
+) -> None:
+    leaf = x.clone().requires_grad_()
+    y = layer(leaf, **asked)
+    parameters = list(layer.parameters())
+    gradients = torch.autograd.grad(y.float().square().sum(), [leaf, *parameters], allow_unused=True)
+    see.finite(y, f"the output with nothing to see by {what}")
+    for gradient in gradients:
+        if gradient is not None:
+            see.finite(gradient, f"gradients with nothing to see by {what}")
+    if lab.variant.traits.weights:
+        w = layer(x, **asked, need_weights=True)[1][:, :, blind]
+        see.exactly(w, torch.zeros_like(w), f"the weights of a query that sees nothing by {what}")
+    if staged(lab.variant) is None:
+        q, k, v = layer.project(x)
+        mixed = layer.attend(q, k, v, **asked)[:, :, blind]
+        see.exactly(mixed, torch.zeros_like(mixed), f"the weighted sum of a query that sees nothing by {what}")
+
+
+@law("mask.blind_gradient", "C6", needs=[masked, staged], cases="default")
+def blind_gradient(lab: Lab, see: Evidence) -> None:
+    """The query that sees nothing gets a gradient of exactly zero, and so does every key that nobody sees."""
+    layer = lab.layer()
+    q, k, v = (stage.detach().requires_grad_() for stage in layer.project(lab.tokens()))
+    t = q.shape[2]
+    mask = torch.ones(t, t, dtype=torch.bool, device=lab.device)
+    mask[2] = False
+    mask[:, 1] = False
+    mixed = layer.attend(q, k, v, mask=mask)
+    dq, dk, dv = torch.autograd.grad(mixed, [q, k, v], torch.ones_like(mixed))
+    see.exactly(dq[:, :, 2], torch.zeros_like(dq[:, :, 2]), "the gradient of the query that sees nothing")
+    see.exactly(dk[:, :, 1], torch.zeros_like(dk[:, :, 1]), "the gradient of the key that nobody sees")
+    see.exactly(dv[:, :, 1], torch.zeros_like(dv[:, :, 1]), "the gradient of the value that nobody sees")
+    see.reacts(torch.zeros_like(dv[:, :, 3]), dv[:, :, 3], "the gradient of a value that is seen")
+
+
+@law("mask.poison", "C6", needs=[padded])
+def poison(lab: Lab, see: Evidence) -> None:
+    """Values behind a mask, however large, reach no output that may not see them, and no gradient.
+
+    A finite stand-in for minus infinity, or a weight that is small instead of zero, lets them through.
+    """
+    for dtype in lab.dtypes():
+        layer = lab.layer(dtype)
+        x = lab.tokens(dtype=dtype)
+        b, t, _ = x.shape
+        hidden = t - 2 if lab.causal else 1
+        real = torch.ones(b, t, dtype=torch.bool, device=lab.device)
+        real[:, hidden] = False
+        seen = [i for i in range(t) if i != hidden]
+        asked = {"key_mask": real}
+        clean, clean_gradient = _seen_gradient(layer, x, asked, seen)
+        for size in (1e4, 1e15):
+            loud = x.clone()
+            loud[:, hidden] = size
+            y, gradient = _seen_gradient(layer, loud, asked, seen)
+            see.close(y, clean, f"outputs beside a padded token of {size:g}")
+            see.close(gradient[:, seen], clean_gradient[:, seen], f"gradients beside a padded token of {size:g}")
+            see.exactly(
+                gradient[:, hidden], torch.zeros_like(gradient[:, hidden]), f"the padded token's gradient, {size:g}"
+            )
+            if lab.causal:
+                earlier = list(range(hidden))
+                y, gradient = _seen_gradient(layer, loud, {}, earlier)
+                due, due_gradient = _seen_gradient(layer, x, {}, earlier)
+                see.close(y, due, f"outputs before a token of {size:g}")
+                see.close(gradient[:, earlier], due_gradient[:, earlier], f"gradients before a token of {size:g}")
+
+
+def _seen_gradient(layer: Any, x: Tensor, asked: dict[str, Tensor], seen: list[int]) -> tuple[Tensor, Tensor]:
+    leaf = x.clone().requires_grad_()
+    y = layer(leaf, **asked)[:, seen]
+    (gradient,) = torch.autograd.grad(y.sum(), leaf)
+    return y.detach(), gradient
+
+
+@law("mask.overflow", "C6", needs=[masked, padded, staged], cases="default")
+def overflow(lab: Lab, see: Evidence) -> None:
+    """Keys and values that nobody may see are harmless up to the largest number there is.
+
+    Their logits overflow to infinity, and infinity plus a mask of -inf is NaN.
+    """
+    for dtype in (torch.float32, torch.bfloat16):
+        layer = lab.layer(dtype)
+        q, k, v = layer.project(lab.tokens(dtype=dtype))
+        b, t = q.shape[0], q.shape[2]
+        real = torch.ones(b, t, dtype=torch.bool, device=lab.device)
+        real[:, 1] = False
+        largest = torch.finfo(dtype).max
+        loud_k, loud_v = k.clone(), v.clone()
+        loud_k[:, :, 1] = largest * torch.where(k[:, :, 1] > 0, 1.0, -1.0).to(dtype)
+        loud_v[:, :, 1] = largest
+        for asked in ({"key_mask": real}, {"mask": real[:, None, None, :]}):
+            clean = layer.attend(q, k, v, **asked)
+            loud = layer.attend(q, loud_k, loud_v, **asked)
+            see.close(loud, clean, f"the weighted sum beside a hidden key of {largest:.1e} by {', '.join(asked)}")
+
+
+@law("mask.out_of_reach", "C3", needs=[masked, weights, sees_all], where=several)
+def out_of_reach(lab: Lab, see: Evidence) -> None:
+    """A blocked key has a weight of exactly zero even where its logit would win by far, and a visible one has not."""
+    for dtype in (*lab.dtypes(), torch.bfloat16, torch.float16):
+        layer = lab.layer(dtype)
+        x = (lab.tokens() * 6).to(dtype)
+        t = x.shape[1]
+        mask = lab.mask(t, t)
+        w = layer(x, mask=mask, need_weights=True)[1]
+        visible = mask & reference.causal(t, t, lab.device) if lab.causal else mask
+        behind = w.masked_select(~visible)
+        see.exactly(behind, torch.zeros_like(behind), f"weights behind a mask, {dtype}")
+        see.reacts(torch.zeros_like(w), w, "weights before the mask")
+
+
+def _floating(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """0 where allowed, -inf where not."""
+    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, float("-inf"))

@@ -1,0 +1,87 @@
+"""Laws of precision: large logits, half types, wide types."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnzoo.checks import reference, tolerance
+from attnzoo.checks.evidence import Evidence
+from attnzoo.checks.lab import Lab
+from attnzoo.checks.law import law, plain, staged, weights
+
+HALF = (torch.bfloat16, torch.float16)
+
+
+@law("numerics.large_logits", "C10")
+def large_logits(lab: Lab, see: Evidence) -> None:
+    """Logits of ten thousand overflow nothing: output and gradients stay finite, and the winner takes all."""
+    for dtype in lab.dtypes():
+        layer = lab.layer(dtype)
+        x = (100 * lab.tokens(dtype=dtype)).requires_grad_()
+        y = layer(x)
+        see.finite(y, f"the output under large logits, {dtype}")
+        see.finite(torch.autograd.grad(y.sum(), x)[0], f"the gradient under large logits, {dtype}")
+        if lab.variant.traits.weights and lab.variant.traits.rows == "one":
+            w = layer(x, need_weights=True)[1]
+            see.close(w.sum(-1), torch.ones_like(w.sum(-1)), f"row sums under large logits, {dtype}")
+
+
+@law("numerics.half_sdpa", "C17", needs=[plain, staged], cases="all")
+def half_sdpa(lab: Lab, see: Evidence) -> None:
+    """In half types the weighted sum errs at most twice as much as torch's SDPA fed the same rounded q, k and v.
+
+    The mean error against float64, plus a floor. A softmax taken in the half type itself loses far more.
+    """
+    for dtype in HALF:
+        layer = lab.layer(dtype)
+        q, k, v = layer.project((3 * lab.tokens()).to(dtype))
+        t, s = q.shape[2], k.shape[2]
+        visible = reference.causal(t, s, lab.device) if lab.causal else None
+        scale = lab.scale(q)
+        due = reference.attention(q.double(), k.double(), v.double(), visible=visible, scale=scale)
+        peer = reference.attention(q, k, v, visible=visible, scale=scale)
+        _no_worse(see, layer.attend(q, k, v), peer, due, f"the weighted sum, {dtype}")
+        if lab.variant.traits.weights:
+            mixed, _ = layer.attend(q, k, v, need_weights=True)
+            _no_worse(see, mixed, peer, due, f"the weighted sum with weights asked for, {dtype}")
+
+
+@law("numerics.half_layer", "C17", needs=[plain, staged], cases="all")
+def half_layer(lab: Lab, see: Evidence) -> None:
+    """A whole layer in a half type errs at most twice as much as the plain layer in that type.
+
+    Plain: the layer's own projections around torch's SDPA. The truth is the same layer in float64.
+    """
+    for dtype in HALF:
+        layer = lab.layer(dtype)
+        x = lab.tokens(dtype=dtype)
+        truth = lab.layer()
+        truth.load_state_dict({name: values.double() for name, values in layer.state_dict().items()})
+        q, k, v = layer.project(x)
+        visible = reference.causal(q.shape[2], k.shape[2], lab.device) if lab.causal else None
+        peer = layer.merge(reference.attention(q, k, v, visible=visible, scale=lab.scale(q)))
+        _no_worse(see, layer(x), peer, truth(x.double()), f"the layer, {dtype}")
+
+
+@law("numerics.half_weights", "C17", needs=[weights], cases="options")
+def half_weights(lab: Lab, see: Evidence) -> None:
+    """The weights of a half layer are those of its float64 twin, within the type's own rounding."""
+    for dtype in HALF:
+        layer = lab.layer(dtype)
+        x = lab.tokens(dtype=dtype)
+        truth: Any = lab.layer()
+        truth.load_state_dict({name: values.double() for name, values in layer.state_dict().items()})
+        got, due = layer(x, need_weights=True)[1].double(), truth(x.double(), need_weights=True)[1]
+        mean, allowed = float((got - due).abs().mean()), 4 * tolerance.FLOOR[dtype]
+        see.holds(mean <= allowed, f"the weights err by {mean:.1e} in the mean, at most {allowed:.1e}, {dtype}")
+
+
+def _no_worse(see: Evidence, got: Tensor, peer: Tensor, due: Tensor, what: str) -> None:
+    """The mean error is at most twice the peer's, plus a floor of half a rounding of the type."""
+    ours, theirs = (float((values.double() - due).abs().mean()) for values in (got, peer))
+    floor = tolerance.FLOOR[got.dtype] / 2 * max(1.0, float(due.abs().mean()))
+    see.finite(got, what)
+    see.holds(ours <= 2 * theirs + floor, f"{what} errs by {ours:.1e} in the mean, SDPA by {theirs:.1e}")

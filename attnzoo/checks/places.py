@@ -1,0 +1,127 @@
+"""Laws of positions: what a variant knows of where a token stands is what it declares."""
+
+from __future__ import annotations
+
+import torch
+
+from attnzoo.checks.evidence import Evidence
+from attnzoo.checks.lab import Lab
+from attnzoo.checks.law import law, positional
+from attnzoo.variant import Variant
+
+
+def unplaced(variant: Variant) -> str | None:
+    """It knows no positions."""
+    return None if variant.traits.positions == "none" else f"knows {variant.traits.positions} positions"
+
+
+def relative(variant: Variant) -> str | None:
+    """It sees distances only."""
+    kind = variant.traits.positions
+    return None if kind == "relative" else f"declares positions {kind!r}, not 'relative'"
+
+
+def absolute(variant: Variant) -> str | None:
+    """It sees where a token stands."""
+    kind = variant.traits.positions
+    return None if kind == "absolute" else f"declares positions {kind!r}, not 'absolute'"
+
+
+@law("position.permutation", "C5", needs=[unplaced], where=lambda case: case.t > 1)
+def permutation(lab: Lab, see: Evidence) -> None:
+    """Without positions attention is blind to order: permuted tokens give permuted outputs.
+
+    Under causality the last token still sees all: its output does not move when those before it are permuted.
+    """
+    layer = lab.layer()
+    x = lab.tokens()
+    t = x.shape[1]
+    turned = [*reversed(range(t - 1)), t - 1]
+    if lab.causal:
+        see.close(
+            layer(x[:, turned])[:, -1], layer(x)[:, -1], "the last output, when the tokens before it are reversed"
+        )
+    else:
+        see.close(layer(x[:, turned]), layer(x)[:, turned], "outputs of permuted tokens")
+    see.reacts(layer(x)[:, 0], layer(x[:, turned])[:, 0], "the first output when another token comes first")
+
+
+@law("position.shift", "C9", needs=[relative], where=lambda case: not case.flat)
+def shift(lab: Lab, see: Evidence) -> None:
+    """Relative positions see distances only: counting from elsewhere changes nothing, counting in other steps does.
+
+    At any position: in float64 to 1e-9 after a shift by a hundred thousand, in float32 within its own rounding, where
+    angles made in float32 would be off by a hundredth.
+    """
+    for dtype in lab.dtypes():
+        layer = lab.layer(dtype)
+        x = lab.tokens(dtype=dtype)
+        index = torch.arange(x.shape[1], device=lab.device)
+        y = layer(x)
+        for far in (1, 1000, 100_003):
+            # Angles grow with the position, and so does their rounding, in float64.
+            angle_error = far * torch.finfo(torch.float64).eps
+            see.close(
+                layer(x, positions=index + far), y, f"the output {far} positions further, {dtype}", plain=angle_error
+            )
+        if x.shape[1] > 1:
+            see.reacts(y, layer(x, positions=index * 2), "the output when distances double")
+
+
+@law("position.distinct", "C9", needs=[positional], cases="default", where=lambda case: case.t > 1)
+def distinct(lab: Lab, see: Evidence) -> None:
+    """Neighbouring positions stay distinct in half types: 256 and 257 are not one place, nor 2048 and 2049.
+
+    Positions held in bfloat16 are exact to 256 only, in float16 to 2048.
+    """
+    for dtype in (torch.bfloat16, torch.float16):
+        layer = lab.layer(dtype)
+        x = lab.tokens(dtype=dtype)
+        index = torch.arange(x.shape[1], device=lab.device)
+        near = index.clone()
+        near[1:] += 1
+        for start in (256, 2048):
+            y = layer(x, positions=index + start)
+            plain = torch.finfo(dtype).eps
+            if lab.variant.traits.positions == "relative":
+                see.close(y, layer(x, positions=index), f"the output from position {start} on, {dtype}", plain=plain)
+            see.reacts(y, layer(x, positions=near + start), f"the output when a distance grows by one at {start}")
+        see.finite(y, f"the output from position 2048 on, {dtype}")
+
+
+@law("position.per_sample", "C5", needs=[positional], where=lambda case: case.b > 1 and case.t > 1 and not case.flat)
+def per_sample(lab: Lab, see: Evidence) -> None:
+    """Positions (b, t) belong to their sample: each is as it would be alone."""
+    layer = lab.layer()
+    x = lab.tokens()
+    b, t, _ = x.shape
+    step = torch.arange(1, b + 1, device=lab.device)[:, None]
+    places = step * torch.arange(t, device=lab.device) + step
+    alone = torch.cat([layer(x[i : i + 1], positions=places[i]) for i in range(b)])
+    see.close(layer(x, positions=places), alone, "samples with positions of their own, together and alone")
+    see.reacts(layer(x), layer(x, positions=places), "the output under positions of each sample")
+
+
+@law("position.not_visibility", "C5", needs=[positional], where=lambda case: case.causal and case.t > 2)
+def not_visibility(lab: Lab, see: Evidence) -> None:
+    """Positions never decide who sees whom: causality goes by the order of the tokens, whatever positions they bear."""
+    layer = lab.layer()
+    x, other = lab.tokens(), lab.tokens(draw=1)
+    backwards = torch.arange(x.shape[1], device=lab.device).flip(0)
+    j = x.shape[1] // 2
+    changed = torch.cat([x[:, :j], other[:, j:]], dim=1)
+    before, after = layer(x, positions=backwards), layer(changed, positions=backwards)
+    if lab.causal:
+        see.close(after[:, :j], before[:, :j], "earlier outputs, positions counting down, when later tokens change")
+    see.reacts(before[:, j:], after[:, j:], "later outputs")
+    see.finite(before, "outputs under positions that count down")
+
+
+@law("position.matters", "C5", needs=[absolute], where=lambda case: case.t > 1 and not case.flat)
+def matters(lab: Lab, see: Evidence) -> None:
+    """Absolute positions see where a token stands: counting from elsewhere changes the output."""
+    layer = lab.layer()
+    x = lab.tokens()
+    index = torch.arange(x.shape[1], device=lab.device)
+    see.reacts(layer(x), layer(x, positions=index + 1), "the output one position further")
+    see.finite(layer(x, positions=index + 1), "the output one position further")

@@ -1,0 +1,34 @@
+"""Plain attention in torch, by an explicit mask and torch's own SDPA: the second side of the truth.
+
+Written apart from `attnzoo.ops`, so that a shared bug cannot cancel out.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+def causal(t: int, s: int, device: torch.device) -> Tensor:
+    """(t, s), True where query i, token s - t + i of the sequence, may see key j (C5)."""
+    return torch.ones(t, s, dtype=torch.bool, device=device).tril(s - t)
+
+
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, *, visible: Tensor | None = None, bias: Tensor | None = None, scale: float
+) -> Tensor:
+    """q: (b, h, t, d)    k, v: (b, g, s, d)    visible: boolean, bias: floating, both broadcast to (b, h, t, s)"""
+    group = q.shape[1] // k.shape[1]
+    k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
+    mask = visible
+    if bias is not None:
+        mask = bias.to(q.dtype) if visible is None else bias.to(q.dtype).masked_fill(~visible, float("-inf"))
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
+
+
+def weights(q: Tensor, k: Tensor, *, visible: Tensor | None = None, bias: Tensor | None = None, scale: float) -> Tensor:
+    """The same attention's matrix: SDPA fed with the identity for values. returns: (b, h, t, s)"""
+    b, g, s, _ = k.shape
+    identity = torch.eye(s, dtype=q.dtype, device=q.device).expand(b, g, s, s)
+    return attention(q, k, identity, visible=visible, bias=bias, scale=scale)

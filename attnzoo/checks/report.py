@@ -1,0 +1,156 @@
+"""What came of a run: one result a law, and the report that holds them."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from rich.console import Console
+from rich.table import Table
+
+Outcome = Literal["passed", "failed", "error", "known", "unexpected-pass", "not-applicable", "blocked", "vacuous"]
+
+RED = frozenset({"failed", "error", "unexpected-pass", "vacuous"})
+
+SCHEMA = 1
+
+STYLE = {"passed": "green", "known": "yellow", "not-applicable": "dim", "blocked": "magenta"}
+
+
+@dataclass(frozen=True)
+class Result:
+    """How one law came out.
+
+    message: why, for any outcome but a pass    case: the case it failed on    cases, comparisons: how much was tried
+    worst: the largest error over its budget, and `worst_of` what it was    seconds: time spent
+    reproduce: the command that shows it again
+    """
+
+    law: str
+    clause: str
+    title: str
+    outcome: Outcome
+    message: str = ""
+    case: str = ""
+    cases: int = 0
+    comparisons: int = 0
+    worst: float = 0.0
+    worst_of: str = ""
+    seconds: float = 0.0
+    reproduce: str = ""
+
+
+@dataclass(frozen=True)
+class Report:
+    """All results for one variant. `passed` means: something ran, and nothing is red.
+
+    `str(report)` is a table with the failures told below it; `to_json()` is for programs.
+    """
+
+    variant: str
+    version: str
+    device: str
+    depth: str
+    seed: int
+    results: Sequence[Result]
+
+    @property
+    def passed(self) -> bool:
+        """At least one law passed, and none failed, erred, passed unexpectedly or was vacuous."""
+        outcomes = self.counts
+        return outcomes["passed"] > 0 and not any(outcomes[red] for red in RED)
+
+    @property
+    def counts(self) -> Counter[str]:
+        """How many laws had each outcome."""
+        return Counter(result.outcome for result in self.results)
+
+    @property
+    def seconds(self) -> float:
+        """Time spent in all laws."""
+        return sum(result.seconds for result in self.results)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as plain data."""
+        return {
+            "schema": SCHEMA,
+            "variant": self.variant,
+            "version": self.version,
+            "device": self.device,
+            "depth": self.depth,
+            "seed": self.seed,
+            "passed": self.passed,
+            "counts": dict(self.counts),
+            "seconds": round(self.seconds, 3),
+            "results": [asdict(result) for result in self.results],
+        }
+
+    def to_json(self) -> str:
+        """The report as JSON."""
+        return json.dumps(self.to_dict(), indent=2)
+
+    @property
+    def summary(self) -> str:
+        """One line: the verdict and the counts."""
+        told = ", ".join(f"{number} {outcome}" for outcome, number in sorted(self.counts.items()))
+        return f"{self.variant}: {'conforms' if self.passed else 'does not conform'} ({told}; {self.seconds:.1f} s)"
+
+    def print(self, console: Console) -> None:
+        """The table, then every outcome that needs words, then the verdict."""
+        console.print(self.table())
+        self.print_troubles(console)
+        console.print(f"\n{self.summary}", style="green" if self.passed else "red", markup=False, highlight=False)
+
+    def print_troubles(self, console: Console) -> None:
+        """Every outcome that needs words; laws that do not apply, by the reason why."""
+        for reason in dict.fromkeys(result.message for result in self.results if result.outcome == "not-applicable"):
+            laws = [r.law for r in self.results if (r.outcome, r.message) == ("not-applicable", reason)]
+            told = f"{self.variant}: not applicable, because it {reason}: {', '.join(laws)}"
+            console.print(f"\n{told}", style="dim", markup=False, highlight=False)
+        for result in self.results:
+            if result.outcome in (*RED, "known", "blocked"):
+                style = STYLE.get(result.outcome, "red")
+                console.print(f"\n{self.variant}: {tell(result)}", style=style, markup=False, highlight=False)
+
+    def table(self) -> Table:
+        """A row a law: outcome, how much was tried, and how close it came to its budget."""
+        table = Table(title=f"{self.variant} on {self.device}", title_justify="left")
+        table.add_column("law", no_wrap=True)
+        table.add_column("clause")
+        table.add_column("outcome")
+        table.add_column("cases", justify="right")
+        table.add_column("compared", justify="right")
+        table.add_column("error / budget", justify="right")
+        for result in self.results:
+            table.add_row(
+                result.law,
+                result.clause,
+                f"[{STYLE.get(result.outcome, 'red')}]{result.outcome}[/]",
+                str(result.cases or ""),
+                str(result.comparisons or ""),
+                f"{result.worst:.2f}" if result.worst else "",
+            )
+        return table
+
+    def __str__(self) -> str:
+        console = Console(file=io.StringIO(), width=110)
+        self.print(console)
+        written = console.file
+        assert isinstance(written, io.StringIO)
+        return written.getvalue()
+
+
+def tell(result: Result) -> str:
+    """A result in words that can be read alone."""
+    lines = [f"{result.outcome.upper()} {result.law} ({result.clause}): {result.title}"]
+    if result.case:
+        lines.append(f"  case {result.case}: {result.message}")
+    elif result.message:
+        lines.append(f"  {result.message}")
+    if result.reproduce:
+        lines.append(f"  again: {result.reproduce}")
+    return "\n".join(lines)

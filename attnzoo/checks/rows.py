@@ -1,0 +1,76 @@
+"""Laws of the weights: their sums, their signs, and that they are the ones that were used."""
+
+from __future__ import annotations
+
+import torch
+
+from attnzoo.checks.evidence import Evidence
+from attnzoo.checks.lab import Lab
+from attnzoo.checks.law import law, staged, weights
+
+
+@law("rows.sums", "C15", needs=[weights], cases="all")
+def sums(lab: Lab, see: Evidence) -> None:
+    """The weights of a query sum to what the variant declares, over the keys, and softmax weights are not negative.
+
+    A softmax over the wrong axis sums to one too, but down the columns.
+    """
+    rows = lab.variant.traits.rows
+    for dtype in lab.dtypes():
+        w = lab.layer(dtype)(lab.tokens(dtype=dtype), need_weights=True)[1]
+        see.finite(w, "the weights")
+        if rows == "free":
+            continue
+        see.holds(bool((w >= 0).all()), f"no weight is negative; the least is {float(w.detach().min()):.3g}")
+        total = w.sum(-1)
+        if rows == "one":
+            see.close(total, torch.ones_like(total), "the sums over the keys, due to be 1")
+        else:
+            top = float(total.detach().max())
+            see.holds(top <= 1 + 1e-6, f"the sums over the keys are at most 1; the largest is {top:.6g}")
+
+
+@law("rows.same_output", "C12", needs=[weights], cases="all")
+def same_output(lab: Lab, see: Evidence) -> None:
+    """Asking for the weights does not change the output, nor its gradient."""
+    for dtype in lab.dtypes():
+        layer = lab.layer(dtype)
+        x = lab.tokens(dtype=dtype).requires_grad_()
+        dy = lab.tokens(dtype=dtype, draw=2)
+        y, asked = layer(x), layer(x, need_weights=True)[0]
+        see.close(asked, y, f"the output with weights asked for, {dtype}")
+        (dx,), (dx_asked,) = torch.autograd.grad(y, x, dy), torch.autograd.grad(asked, x, dy)
+        see.close(dx_asked, dx, f"the input's gradient with weights asked for, {dtype}", plain=_rounding(dtype))
+
+
+def _rounding(dtype: torch.dtype) -> float:
+    """Two sound orders of summing gradients may differ by some roundings of a sum over tokens and channels."""
+    return 16 * torch.finfo(dtype).eps
+
+
+@law("rows.used", "C12", needs=[weights, staged], cases="all")
+def used(lab: Lab, see: Evidence) -> None:
+    """The returned weights are the ones that were used: weights times values, merged, is the output."""
+    for dtype in lab.dtypes():
+        layer = lab.layer(dtype)
+        x = lab.tokens(dtype=dtype)
+        w = layer(x, need_weights=True)[1]
+        v = layer.project(x)[2]
+        shared = v.repeat_interleave(w.shape[1] // v.shape[1], dim=1)
+        see.close(layer.merge(w @ shared), layer(x), f"merge(weights @ values) and the output, {dtype}")
+
+
+@law("rows.probed", "C12", needs=[weights, staged], cases="all")
+def probed(lab: Lab, see: Evidence) -> None:
+    """The matrix read out of the fast path, by feeding it one-hot values, is the matrix that is returned.
+
+    Every family of attention is linear in the values, so the identity in place of them shows the effective matrix.
+    """
+    layer = lab.layer()
+    x = lab.tokens()
+    q, k, _ = layer.project(x)
+    b, g, s, _ = k.shape
+    identity = torch.eye(s, dtype=x.dtype, device=x.device).expand(b, g, s, s)
+    see.close(
+        layer.attend(q, k, identity), layer(x, need_weights=True)[1], "the probed matrix and the returned weights"
+    )

@@ -1,0 +1,97 @@
+"""Laws of what is kept: state_dict, copies, pickles, moves between types and devices."""
+
+from __future__ import annotations
+
+import copy
+import io
+
+import torch
+
+from attnzoo.checks.evidence import Evidence
+from attnzoo.checks.lab import Lab
+from attnzoo.checks.law import law
+
+
+@law("state.dict", "C16")
+def state_dict(lab: Lab, see: Evidence) -> None:
+    """A state_dict holds what is learned and nothing else, and loads strictly into a fresh build.
+
+    Derived tables and masks that are saved break loading under another length.
+    """
+    layer = lab.layer(torch.float32)
+    x = lab.tokens(dtype=torch.float32)
+    y = layer(x)
+    extra = set(layer.state_dict()) - {name for name, _ in layer.named_parameters()}
+    see.holds(not extra, f"the state_dict holds parameters only, not {', '.join(sorted(extra))}")
+    fresh = lab.fresh().eval()
+    see.reacts(y, fresh(x), "the output of a fresh build")
+    fresh.load_state_dict(layer.state_dict(), strict=True)
+    see.exactly(fresh(x), y, "the output of a fresh build after loading")
+
+
+@law("state.copies", "C18")
+def copies(lab: Lab, see: Evidence) -> None:
+    """deepcopy, pickle and torch.save give the same layer again, before and after a call, a backward pass, and a call
+    in inference mode; and training goes on after it."""
+    layer = lab.layer()
+    x = lab.tokens()
+    untouched = copy.deepcopy(layer)
+    with torch.inference_mode():
+        layer(x)
+    layer(x.clone().requires_grad_()).sum().backward()
+    layer(x.clone().requires_grad_()).sum().backward()
+    y = layer(x)
+    saved = io.BytesIO()
+    torch.save(layer, saved)
+    saved.seek(0)
+    see.exactly(untouched(x), y, "the output of a deepcopy made before any call")
+    see.exactly(copy.deepcopy(layer)(x), y, "the output of a deepcopy made after calls")
+    see.exactly(torch.load(saved, weights_only=False)(x), y, "the output of a pickled layer")
+    see.holds(all(p.grad is not None for p in layer.parameters()), "every parameter got a gradient")
+
+
+@law("state.casts", "C19")
+def casts(lab: Lab, see: Evidence) -> None:
+    """A layer that is cast is the layer built in that type: down to half and back, nothing is left behind."""
+    layer = lab.layer(torch.float32)
+    x = lab.tokens(dtype=torch.float32)
+    y = layer(x)
+    wide = copy.deepcopy(layer).double()
+    see.close(wide(x.double()), y.double(), "the output after .double()", dtype=torch.float32)
+    exact = {name: values.bfloat16().float() for name, values in layer.state_dict().items()}
+    layer.load_state_dict(exact)
+    rounded = layer(x)
+    back = copy.deepcopy(layer).bfloat16().float()
+    see.exactly(back(x), rounded, "the output after .bfloat16().float(), of weights that fit bfloat16")
+
+
+@law("state.meta", "C19")
+def meta(lab: Lab, see: Evidence) -> None:
+    """A layer built on the meta device and filled from a checkpoint is the layer: nothing else has to be restored.
+
+    Tables computed in the constructor are lost there, and in no checkpoint. Here memory is filled with NaN first.
+    """
+    layer = lab.layer()
+    with torch.device("meta"):
+        empty = lab.variant.build(**lab.case.options)
+    filled = empty.to_empty(device=lab.device).double().eval()
+    with torch.no_grad():
+        for values in [*filled.parameters(), *filled.buffers()]:
+            if values.is_floating_point():
+                values.fill_(float("nan"))
+    filled.load_state_dict(layer.state_dict(), strict=True)
+    x = lab.tokens()
+    see.exactly(filled(x), layer(x), "the output of a layer built on meta and filled from a checkpoint")
+
+
+@law("state.autocast", "C19", cases="default")
+def autocast(lab: Lab, see: Evidence) -> None:
+    """Under autocast a float32 layer runs, and is within bfloat16's rounding of itself."""
+    layer = lab.layer(torch.float32)
+    x = lab.tokens(dtype=torch.float32)
+    y = layer(x)
+    with torch.autocast(lab.device.type, dtype=torch.bfloat16):
+        mixed = layer(x)
+    see.close(
+        mixed.float(), y, "the output under autocast", dtype=torch.bfloat16, plain=4 * torch.finfo(torch.bfloat16).eps
+    )

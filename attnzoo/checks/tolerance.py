@@ -1,0 +1,46 @@
+"""How far a result may lie from the truth: derived from the type, in this one place."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+# Largest error at unit scale that a sound layer of this size makes. float32 and float64 hold a forward pass of three
+# matrix products over some tens of terms; 1e-12 is far above float64's own error, and far below the 6e-8 that a
+# float32 step hidden in a float64 layer would leave. The half types are their epsilon.
+FLOOR = {
+    torch.float64: 1e-12,
+    torch.float32: 1e-6,
+    torch.bfloat16: torch.finfo(torch.bfloat16).eps,
+    torch.float16: torch.finfo(torch.float16).eps,
+}
+
+# How much of the error of the plain computation a layer may make (C17).
+SHARE = 2.0
+
+# A plain computation that is itself wrong buys no more than this many floors.
+CEILING = 50.0
+
+
+def budget(dtype: torch.dtype, plain: float = 0.0) -> float:
+    """The error allowed in `dtype`, given the error of the plain computation in the same type against float64.
+
+    >>> budget(torch.float32), budget(torch.float32, plain=4e-6), budget(torch.float32, plain=1.0)
+    (1e-06, 8e-06, 5e-05)
+    """
+    floor = FLOOR[dtype]
+    return min(max(floor, SHARE * plain), CEILING * floor)
+
+
+def error(actual: Tensor, expected: Tensor) -> tuple[float, tuple[int, ...]]:
+    """The worst difference over the scale of what was expected (at least 1), and where it is.
+
+    A difference that is no number counts as infinite. Empty tensors differ by 0.
+    """
+    if expected.numel() == 0:
+        return 0.0, ()
+    a, e = actual.detach().to("cpu", torch.float64), expected.detach().to("cpu", torch.float64)
+    difference = (a - e).abs().nan_to_num(nan=float("inf"))
+    flat = int(difference.argmax())
+    where = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), difference.shape))
+    return float(difference.flatten()[flat]) / max(1.0, float(e.abs().max())), where

@@ -1,0 +1,224 @@
+"""Laws of truth: the layer against the NumPy oracle, against torch's SDPA, and against finite differences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnzoo.checks import reference
+from attnzoo.checks.evidence import Evidence
+from attnzoo.checks.lab import Lab, array, tensor
+from attnzoo.checks.law import cross, law, option, plain, positional, staged, with_oracle
+
+# A gradient sums over tokens and channels, so that its last digits depend on the order: this many roundings are sound.
+ROUNDINGS = 32
+
+
+def questions(lab: Lab, x: Tensor) -> dict[str, dict[str, Tensor]]:
+    """The ways to ask that the variant claims to answer."""
+    b, t, _ = x.shape
+    traits = lab.variant.traits
+    asked: dict[str, dict[str, Tensor]] = {"plain": {}}
+    if traits.mask:
+        asked["mask"] = {"mask": lab.mask(t, t)}
+        asked["floating mask"] = {"mask": 2 * lab.normal(b, 1, t, t, draw=3).to(x.dtype)}
+    if traits.key_mask:
+        asked["key_mask"] = {"key_mask": lab.padding([max(1, t - 2 * i) for i in range(b)], t, left=True)}
+    if traits.positions != "none":
+        asked["positions"] = {"positions": torch.arange(t, device=lab.device) * 3 + 5}
+        asked["positions per sample"] = {
+            "positions": torch.arange(b, device=lab.device)[:, None] * 4 + torch.arange(t, device=lab.device)
+        }
+    return asked
+
+
+@law("truth.oracle", "C2", needs=[with_oracle], cases="all")
+def oracle(lab: Lab, see: Evidence) -> None:
+    """Output and weights are those of the variant's definition in NumPy float64, from the layer's raw weights.
+
+    For every way to ask: plain, masked, padded, with positions. In float32 to 1e-6 at unit scale, in float64 to 1e-12.
+    """
+    for dtype in lab.dtypes():
+        layer = lab.layer(dtype)
+        x = lab.tokens(dtype=dtype)
+        for how, asked in questions(lab, x).items():
+            y, w = oracle_of(lab, layer).forward(array(x), **{word: array(value) for word, value in asked.items()})
+            see.close(layer(x, **asked), tensor(y), f"the output, {how}, {dtype}", dtype=dtype)
+            if lab.variant.traits.weights:
+                got = layer(x, **asked, need_weights=True)[1]
+                see.close(got, tensor(w), f"the weights, {how}, {dtype}", dtype=dtype)
+
+
+@law("truth.oracle_gradients", "C2", needs=[with_oracle], cases="all")
+def oracle_gradients(lab: Lab, see: Evidence) -> None:
+    """The gradients of the input and of every parameter are those of the definition, derived by hand."""
+    for dtype in lab.dtypes():
+        layer = lab.layer(dtype)
+        x, dy = lab.tokens(dtype=dtype), lab.tokens(dtype=dtype, draw=2)
+        for how, asked in questions(lab, x).items():
+            truth = oracle_of(lab, layer)
+            truth.forward(array(x), **{word: array(value) for word, value in asked.items()})
+            dx, _ = truth.backward(array(dy))
+            gradients = _gradients(layer, x, dy, asked)
+            due = {"the input": dx, **truth.grads}
+            missing = [name for name in gradients if name not in due]
+            see.holds(not missing, f"the oracle gives a gradient for every parameter; it lacks {', '.join(missing)}")
+            for name, got in gradients.items():
+                what = f"the gradient of {name}, {how}, {dtype}"
+                see.close(got, tensor(due[name]), what, plain=rounding(dtype))
+
+
+@law("truth.oracle_cross", "C5", needs=[with_oracle, cross], where=lambda case: not case.causal)
+def oracle_cross(lab: Lab, see: Evidence) -> None:
+    """With `context`, keys and values come from it: output and both gradients are those of the definition."""
+    for dtype in lab.dtypes():
+        layer = lab.layer(dtype)
+        x, dy = lab.tokens(dtype=dtype), lab.tokens(dtype=dtype, draw=2)
+        b, t, _ = x.shape
+        context = lab.tokens(t=t + 4, dtype=dtype, draw=1)
+        real = lab.padding([t + 4 - i for i in range(b)], t + 4, left=False)
+        truth = oracle_of(lab, layer)
+        expected, _ = truth.forward(array(x), array(context), key_mask=array(real))
+        dx, dcontext = truth.backward(array(dy))
+        leaves = [x.clone().requires_grad_(), context.clone().requires_grad_()]
+        y = layer(*leaves, key_mask=real)
+        see.close(y, tensor(expected), f"the output with context, {dtype}", dtype=dtype)
+        for name, got, due in zip(
+            ("input", "context"), torch.autograd.grad(y, leaves, dy), (dx, dcontext), strict=True
+        ):
+            see.holds(due is not None, f"the oracle gives a gradient for the {name}")
+            see.close(got, tensor(due), f"the {name}'s gradient with context, {dtype}", plain=rounding(dtype))
+        see.reacts(y, layer(x, lab.tokens(t=t + 4, dtype=dtype, draw=6), key_mask=real), "the output, another context")
+
+
+def oracle_of(lab: Lab, layer: Any) -> Any:
+    """The layer's definition, made anew from its raw weights."""
+    make = lab.variant.oracle
+    assert make is not None  # the law needs it
+    return make(layer)
+
+
+def rounding(dtype: torch.dtype) -> float:
+    """What sound orders of summing a gradient may differ by."""
+    return ROUNDINGS * torch.finfo(dtype).eps
+
+
+@law("truth.sdpa", "C2", needs=[plain, staged], cases="all")
+def sdpa(lab: Lab, see: Evidence) -> None:
+    """From the variant's own q, k and v, the weighted sum and its three gradients are those of torch's SDPA.
+
+    SDPA gets an explicit mask and written-out key-value heads, so that its own conventions do not enter.
+    """
+    for dtype in lab.dtypes():
+        layer = lab.layer(dtype)
+        q, k, v = (stage.detach().requires_grad_() for stage in layer.project(lab.tokens(dtype=dtype)))
+        t, s = q.shape[2], k.shape[2]
+        visible = reference.causal(t, s, lab.device) if lab.causal else None
+        mixed = layer.attend(q, k, v)
+        due = reference.attention(q, k, v, visible=visible, scale=lab.scale(q))
+        see.close(mixed, due, f"the weighted sum, {dtype}")
+        pull = lab.normal(*mixed.shape, draw=2).to(dtype)
+        got, want = torch.autograd.grad(mixed, (q, k, v), pull), torch.autograd.grad(due, (q, k, v), pull)
+        for name, one, other in zip("qkv", got, want, strict=True):
+            see.close(one, other, f"the gradient of {name}, {dtype}", plain=rounding(dtype))
+
+
+@law("truth.finite_differences", "C2", cases="default")
+def finite_differences(lab: Lab, see: Evidence) -> None:
+    """The gradients of the input and of every parameter are the slopes of the output, measured in float64.
+
+    Central differences with a step of 1e-5, along 6 drawn entries of each tensor and one direction through all of it;
+    relative to the largest slope, since slopes near zero are drowned by rounding.
+    """
+    layer = lab.layer()
+    x, dy = lab.tokens(), lab.tokens(draw=2)
+    gradients = _gradients(layer, x, dy, {})
+    tensors = {"the input": x, **dict(layer.named_parameters())}
+    for name, gradient in gradients.items():
+        if gradient.numel() == 0:
+            continue
+        directions = _directions(lab, gradient)
+        measured = torch.stack([_slope(layer, x, dy, tensors[name], along) for along in directions])
+        due = torch.stack([(gradient * along).sum() for along in directions])
+        scale = max(1.0, float(gradient.abs().max()))
+        worst = float((measured - due).abs().max()) / scale
+        see.holds(worst < 1e-7, f"slopes of {name} agree with its gradient to 1e-7; the worst is off by {worst:.1e}")
+    see.reacts(torch.zeros_like(gradients["the input"]), gradients["the input"], "the input's gradient")
+
+
+def _directions(lab: Lab, gradient: Tensor) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(lab.seed)
+    picked = torch.randperm(gradient.numel(), generator=generator)[:6]
+    entries = [
+        torch.zeros_like(gradient).flatten().index_fill(0, i.reshape(1).to(gradient.device), 1.0) for i in picked
+    ]
+    whole = lab.normal(*gradient.shape, draw=8)
+    return [*(entry.view_as(gradient) for entry in entries), whole / whole.norm()]
+
+
+def _slope(layer: Any, x: Tensor, dy: Tensor, moved: Tensor, along: Tensor, step: float = 1e-5) -> Tensor:
+    """How fast sum(y * dy) grows as `moved`, the input or a parameter, goes `along`."""
+    values: list[Tensor] = []
+    with torch.no_grad():
+        for sign in (1, -1):
+            moved.add_(along, alpha=sign * step)
+            values.append((layer(x) * dy).sum())
+            moved.add_(along, alpha=-sign * step)
+    return (values[0] - values[1]) / (2 * step)
+
+
+def _gradients(layer: Any, x: Tensor, dy: Tensor, asked: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The gradients of the input and of every parameter, by name; zero where nothing depends on one."""
+    leaf = x.clone().requires_grad_()
+    named = {"the input": leaf, **dict(layer.named_parameters())}
+    found = torch.autograd.grad(layer(leaf, **asked), list(named.values()), dy, allow_unused=True)
+    return {
+        name: torch.zeros_like(values) if gradient is None else gradient
+        for (name, values), gradient in zip(named.items(), found, strict=True)
+    }
+
+
+@law("truth.scale", "C2", needs=[plain, staged, option("scale")], cases="default")
+def scale(lab: Lab, see: Evidence) -> None:
+    """The scale, where not given, is head_dim to the power -1/2; a given one is taken as it is, zero too.
+
+    A truth test (`scale or default`) turns an explicit 0 into the default.
+    """
+    x = lab.tokens()
+    layer = lab.layer(scale=None)
+    q = layer.project(x)[0]
+    see.close(layer(x), lab.layer(scale=q.shape[-1] ** -0.5)(x), "no scale, and head_dim ** -0.5")
+    q, k, v = lab.layer(scale=0.0).project(x)
+    if lab.variant.traits.causal == "optional":
+        flat = lab.layer(scale=0.0, causal=False)
+        mean = v.mean(dim=2, keepdim=True).expand_as(v).repeat_interleave(q.shape[1] // v.shape[1], dim=1)
+        see.close(flat.attend(q, k, v), mean, "under scale=0 every query takes the mean of the values")
+    see.reacts(layer(x), lab.layer(scale=0.0)(x), "the output under scale=0")
+
+
+@law("truth.grouping", "C7", needs=[option("kv_heads"), staged], where=lambda case: "kv_heads" in case.options)
+def grouping(lab: Lab, see: Evidence) -> None:
+    """Query head h reads key-value head h // (heads // kv_heads): groups lie side by side.
+
+    Tiling them trains just as well, and turns every loaded checkpoint to noise.
+    """
+    layer = lab.layer()
+    q, k, v = layer.project(lab.tokens())
+    h, g = q.shape[1], k.shape[1]
+    constant = torch.arange(1.0, g + 1, dtype=v.dtype, device=v.device)[None, :, None, None].expand(v.shape)
+    mixed = layer.attend(q, k, constant)
+    due = torch.arange(h, device=v.device).div(h // g, rounding_mode="floor") + 1
+    see.close(mixed, due[None, :, None, None].to(mixed).expand(mixed.shape), "values that name their key-value head")
+
+
+@law("truth.default_positions", "C5", needs=[positional])
+def default_positions(lab: Lab, see: Evidence) -> None:
+    """Positions that are not given count the tokens from 0."""
+    for dtype in lab.dtypes():
+        layer = lab.layer(dtype)
+        x = lab.tokens(dtype=dtype)
+        index = torch.arange(x.shape[1], device=lab.device)
+        see.close(layer(x, positions=index), layer(x), "the output with positions 0, 1, 2, …")
+        see.close(layer(x, positions=index.expand(x.shape[0], -1)), layer(x), "the same, written out per sample")

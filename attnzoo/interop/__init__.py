@@ -1,0 +1,1 @@
+"""Where attnzoo meets other libraries: Hugging Face models (`transformers`, `models`)."""

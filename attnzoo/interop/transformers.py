@@ -1,0 +1,362 @@
+"""Hugging Face models on attnzoo's layers: `swap` replaces every attention layer of a loaded model, in place.
+
+    model = AutoModelForCausalLM.from_pretrained(...)
+    attnzoo.interop.transformers.swap(model)
+    model.generate(...)                                  # as before, tokens and all
+
+transformers itself is not imported here: a model that is handed in brings it along.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
+
+import torch
+from torch import Tensor, nn
+
+import attnzoo
+from attnzoo import ops
+from attnzoo.errors import InputError, Unsupported
+
+if TYPE_CHECKING:
+    from transformers import Cache
+
+M = TypeVar("M", bound=nn.Module)
+
+IMPLEMENTATIONS = ("sdpa", "eager")
+
+
+def swap(model: M) -> M:
+    """Replace, in place, each attention layer of a Hugging Face model by the attnzoo layer of the same formula.
+
+        swap(AutoModelForCausalLM.from_pretrained("some/llama")).generate(...)
+
+    Weights keep values, dtype, device and `requires_grad`; the model keeps its mode, hooks, caches and calls. Queries,
+    keys and values become one fused parameter, so build an optimizer after the swap, and save before it: the names in
+    `state_dict()` are no longer Hugging Face's. `output_attentions=True` gives weights with "sdpa" too. A layer that
+    is already swapped stays as it is.
+
+    Known: Llama, Mistral and Mixtral (without a sliding window), Qwen2; BERT, RoBERTa, XLM-RoBERTa, CamemBERT, ELECTRA.
+
+    Raises, before anything is changed, `InputError` for what is no module, and `Unsupported` for a model without
+    attention, with an attention layer that is not known, or with a setting that attnzoo does not honour.
+    """
+    if not isinstance(model, nn.Module):
+        raise InputError(f"swap takes a loaded model, a torch.nn.Module; got {type(model).__name__}")
+    seats = list(find_seats(model))
+    if not seats:
+        raise Unsupported(f"swap found no attention layer in {type(model).__name__}; {known_families()}")
+    taken = [(seat, successor(seat)) for seat in seats if not isinstance(seat.attention, SwappedAttention)]
+    for seat, adapter in taken:
+        adapter.take(seat)
+    return model
+
+
+@dataclass(frozen=True)
+class Seat:
+    """Where an attention layer stands: `parent.name is attention`; `path` is its name in the model."""
+
+    parent: nn.Module
+    name: str
+    path: str
+
+    @property
+    def attention(self) -> Any:
+        return getattr(self.parent, self.name)
+
+    def refuse(self, what: str) -> Unsupported:
+        return Unsupported(f"swap cannot take over {self.path} ({type(self.attention).__name__}): {what}")
+
+
+def find_seats(parent: nn.Module, path: str = "") -> Iterator[Seat]:
+    """The innermost modules whose class calls itself an attention, and what was swapped before."""
+    for name, child in parent.named_children():
+        seat = Seat(parent, name, f"{path}{name}")
+        if isinstance(child, SwappedAttention):
+            yield seat
+            continue
+        within = list(find_seats(child, f"{seat.path}."))
+        if not within and "Attention" in type(child).__name__:
+            within = [seat]
+        yield from within
+
+
+def successor(seat: Seat) -> SwappedAttention:
+    """The layer for a seat, still without weights. Raises `Unsupported` for what it could not do as the old one did."""
+    attention = seat.attention
+    home, name = type(attention).__module__, type(attention).__name__
+    family = FAMILIES.get(name) if home.startswith("transformers.models.") else None
+    if family is None:
+        more = beyond(attention, (*SwappedLlama.parts, *SwappedBert.parts))
+        hint = f"it has {', '.join(more)}, and " if more else ""
+        raise seat.refuse(f"{hint}its class is not known; {known_families()}")
+    more = beyond(attention, family.parts)
+    if more:
+        raise seat.refuse(f"it has {', '.join(more)}, which attnzoo's {family.variant!r} does not honour yet")
+    if implementation(attention) not in IMPLEMENTATIONS:
+        raise seat.refuse(wrong_implementation(attention))
+    check_fusible(seat, family.parts[:3])
+    return family.beside(seat)
+
+
+def beyond(attention: Any, parts: Sequence[str]) -> list[str]:
+    """What an attention layer has besides `parts`: modules, parameters, and settings that change its formula."""
+    own = [name for name, _ in attention.named_children()] + [n for n, _ in attention.named_parameters(recurse=False)]
+    more = [name for name in own if name not in parts]
+    for setting in ("sliding_window", "attn_logit_softcapping"):
+        value = getattr(attention, setting, getattr(getattr(attention, "config", None), setting, None))
+        more += [f"{setting}={value}"] if value is not None else []
+    return more
+
+
+def check_fusible(seat: Seat, names: Sequence[str]) -> None:
+    """Raises `Unsupported` unless these projections are plain linear layers that one linear layer can stand for."""
+    layers = [getattr(seat.attention, name) for name in names]
+    for name, layer in zip(names, layers, strict=True):
+        if type(layer) is not nn.Linear:
+            raise seat.refuse(f"{name} is a {type(layer).__name__}, not a plain nn.Linear (quantized, or an adapter?)")
+    for name, module in [("it", seat.attention), *zip(names, layers, strict=True)]:
+        if "forward" in vars(module):
+            raise seat.refuse(f"{name} is wrapped, as accelerate does for a device_map; load it without, then move it")
+    for name, layer in zip(names, layers, strict=True):
+        if layer._forward_hooks or layer._forward_pre_hooks:
+            raise seat.refuse(f"{name} has forward hooks, which would be lost; remove them first")
+    for what, tell in dict[str, Callable[[nn.Linear], object]](
+        bias=lambda layer: layer.bias is not None,
+        dtype=lambda layer: layer.weight.dtype,
+        device=lambda layer: layer.weight.device,
+        requires_grad=lambda layer: [parameter.requires_grad for parameter in layer.parameters()],
+    ).items():
+        if any(tell(layer) != tell(layers[0]) for layer in layers):
+            raise seat.refuse(f"{', '.join(names)} become one layer, but differ in {what}; make it the same first")
+
+
+def implementation(attention: Any) -> str:
+    return str(attention.config._attn_implementation)
+
+
+def wrong_implementation(attention: Any) -> str:
+    return (
+        f"attn_implementation={implementation(attention)!r} hands over masks in a form of its own; "
+        f"use model.set_attn_implementation('sdpa') or 'eager'"
+    )
+
+
+class SwappedAttention(nn.Module):
+    """An attnzoo layer in the place of a Hugging Face one: their call, caches and masks around our formula.
+
+    Their mask, where there is one, is the whole visibility and takes the place of causality.
+
+    hidden_states: (b, t, c)    attention_mask: broadcasts to (b, h, t, s); boolean, True = may attend, or added
+    returns: y (b, t, c), and the weights (b, h, t, s) where they are asked for, else None
+    """
+
+    variant: ClassVar[str]
+    parts: ClassVar[tuple[str, ...]]  # of the replaced layer, the projections of queries, keys and values first
+
+    def __init__(self, replaced: Any, **options: Any) -> None:
+        nn.Module.__init__(self)  # not super(): past this class stands the replaced one, which would build itself anew
+        attnzoo.describe(self.variant)  # loads the plugins: inside the block below, tensors of theirs would be lost
+        with torch.device("meta"):  # no memory, and no random numbers, for weights that are about to be replaced
+            self.layer = cast(ops.AttentionLayer, attnzoo.build(self.variant, **options))
+        self.config = replaced.config
+        self.layer_idx = replaced.layer_idx
+        self.is_causal = replaced.is_causal
+
+    @classmethod
+    def beside(cls, seat: Seat) -> SwappedAttention:
+        """The adapter for a seat, on the meta device. Raises `Unsupported` for a setting that it does not honour."""
+        raise NotImplementedError
+
+    def out_of(self, seat: Seat) -> nn.Module:
+        """The output projection that belongs to the seat, taken from where it stood."""
+        raise NotImplementedError
+
+    def take(self, seat: Seat) -> None:
+        """Take over the weights, the mode and the hooks of a layer, and then its place.
+
+        Whole linear layers move in, so that a bias is there or not as it was (Qwen2 has none behind the heads).
+        """
+        replaced = seat.attention
+        self.layer.qkv = stacked([getattr(replaced, name) for name in self.parts[:3]])
+        self.layer.out = self.out_of(seat)
+        self.train(replaced.training)
+        for name, value in vars(replaced).items():
+            if name.startswith(("_forward", "_backward", "_is_full_backward")):
+                setattr(self, name, value)  # the hooks; shared, so that a handle still removes its own
+        setattr(seat.parent, seat.name, self)
+
+    def answer(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, asked: Mapping[str, Any]
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attend and merge. `asked` holds what the model passes down: `is_causal` and `output_attentions` are read."""
+        layer = self.layer
+        is_causal = asked.get("is_causal")
+        found = ops.attend(
+            q,
+            k,
+            v,
+            mask=mask,
+            causal=mask is None and bool(self.is_causal if is_causal is None else is_causal),
+            scale=layer.scale,
+            dropout=layer.dropout if layer.training else 0.0,
+            need_weights=implementation(self) == "eager" or bool(asked.get("output_attentions")),
+            backend=layer.backend,
+        )
+        mixed, weights = found if isinstance(found, tuple) else (found, None)
+        return layer.merge(mixed), weights
+
+    def check_call(self) -> None:
+        if implementation(self) not in IMPLEMENTATIONS:
+            raise Unsupported(f"{type(self).__name__}: {wrong_implementation(self)}")
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        adapter, replaced = type(self).__bases__
+        return empty, (adapter, replaced), vars(self)
+
+
+class SwappedLlama(SwappedAttention):
+    """Llama's attention, as attnzoo's `rope`."""
+
+    variant = "attnzoo/rope"
+    parts = ("q_proj", "k_proj", "v_proj", "o_proj")
+
+    @classmethod
+    def beside(cls, seat: Seat) -> Any:
+        attention = seat.attention
+        rope = attention.config.rope_parameters
+        if rope.get("rope_type") != "default":
+            raise seat.refuse(f"rope_type {rope.get('rope_type')!r} is not supported yet; 'default' is")
+        return in_place_of(cls, type(attention))(
+            attention,
+            d_model=attention.q_proj.in_features,
+            heads=attention.q_proj.out_features // attention.head_dim,
+            kv_heads=attention.k_proj.out_features // attention.head_dim,
+            head_dim=attention.head_dim,
+            theta=rope["rope_theta"],
+            layout="half",
+            scale=attention.scaling,
+            dropout=attention.attention_dropout,
+        )
+
+    def out_of(self, seat: Seat) -> nn.Module:
+        return cast(nn.Module, seat.attention.o_proj)
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        position_embeddings: tuple[Tensor, Tensor] | None = None,
+        attention_mask: Tensor | None = None,
+        cache: Cache | None = None,
+        *,
+        position_ids: Tensor | None = None,
+        past_key_values: Cache | None = None,  # the name of `cache` in older versions of transformers 5
+        **asked: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        """As LlamaAttention.forward, from `position_ids`: the angles are our own, `position_embeddings` is not read.
+
+        Raises `InputError` without `position_ids`.
+        """
+        self.check_call()
+        if position_ids is None:
+            raise InputError(f"{type(self).__name__} needs position_ids, from which it makes its own angles")
+        q, k, v = self.layer.project(hidden_states, positions=position_ids)
+        cache = past_key_values if cache is None else cache
+        if cache is not None:
+            k, v = cache.update(k, v, self.layer_idx, asked)
+            if attention_mask is None:  # then nothing hides the empty room that a StaticCache hands out with its tokens
+                filled = int(cache.get_seq_length(self.layer_idx))
+                k, v = k[:, :, :filled], v[:, :, :filled]
+        return self.answer(q, k, v, attention_mask, asked)
+
+
+class SwappedBert(SwappedAttention):
+    """BERT's self-attention and the output projection behind it, which there stands in the next module: our `mha`."""
+
+    variant = "attnzoo/mha"
+    parts = ("query", "key", "value", "dropout")
+
+    @classmethod
+    def beside(cls, seat: Seat) -> Any:
+        attention = seat.attention
+        if attention.is_decoder:
+            raise seat.refuse("it is a decoder (is_decoder=True), and only encoders of this family are supported yet")
+        return in_place_of(cls, type(attention))(
+            attention,
+            d_model=attention.query.in_features,
+            heads=attention.num_attention_heads,
+            head_dim=attention.attention_head_size,
+            causal=False,
+            scale=attention.scaling,
+            dropout=attention.dropout.p,
+        )
+
+    def out_of(self, seat: Seat) -> nn.Module:
+        output = cast(Any, seat.parent.output)
+        dense, output.dense = output.dense, nn.Identity()
+        return cast(nn.Module, dense)
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        cache: Cache | None = None,
+        *,
+        past_key_values: Cache | None = None,
+        **asked: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        """As BertSelfAttention.forward, and on through the output projection. Raises `Unsupported` for a cache."""
+        self.check_call()
+        if cache is not None or past_key_values is not None:
+            raise Unsupported(f"{type(self).__name__}: an encoder takes no cache; pass the whole sequence")
+        q, k, v = self.layer.project(hidden_states)
+        return self.answer(q, k, v, attention_mask, asked)
+
+
+FAMILIES: Mapping[str, type[SwappedAttention]] = {
+    "LlamaAttention": SwappedLlama,
+    "MistralAttention": SwappedLlama,
+    "MixtralAttention": SwappedLlama,
+    "Qwen2Attention": SwappedLlama,
+    "BertSelfAttention": SwappedBert,
+    "RobertaSelfAttention": SwappedBert,
+    "XLMRobertaSelfAttention": SwappedBert,
+    "CamembertSelfAttention": SwappedBert,
+    "ElectraSelfAttention": SwappedBert,
+}
+
+
+def known_families() -> str:
+    return f"known are {', '.join(FAMILIES)} of transformers"
+
+
+@functools.cache
+def in_place_of(adapter: Any, replaced: Any) -> Any:
+    """The adapter class, as a child also of the class that it replaces.
+
+    By `isinstance`, transformers finds the layers whose weights it collects for `output_attentions`.
+    """
+    return type(f"Swapped{replaced.__name__}", (adapter, replaced), {})
+
+
+def empty(adapter: type, replaced: type) -> Any:
+    """For copy and pickle, which cannot find a class that was made at run time."""
+    made = in_place_of(adapter, replaced)
+    return made.__new__(made)
+
+
+def stacked(layers: Sequence[nn.Linear]) -> nn.Linear:
+    """One linear layer with the rows of several, one below the other.
+
+    layers: (.., c) -> (.., n_i)    returns: (.., c) -> (.., n_1 + n_2 + ...)
+    """
+    first = layers[0]
+    rows = sum(layer.out_features for layer in layers)
+    fused = nn.Linear(first.in_features, rows, bias=first.bias is not None, device="meta")
+    for name, like in first.named_parameters():
+        joined = torch.cat([layer.get_parameter(name).detach() for layer in layers])
+        setattr(fused, name, nn.Parameter(joined, requires_grad=like.requires_grad))
+    return fused

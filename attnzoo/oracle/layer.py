@@ -1,0 +1,215 @@
+"""A whole attention layer from raw weights, forward and backward: what a variant's own output is judged by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnzoo.errors import AttnZooError, ConfigError, InputError, Unsupported
+from attnzoo.oracle.arrays import Array, sum_to
+from attnzoo.oracle.attention import attention, attention_backward, causal
+from attnzoo.oracle.rope import Rope
+
+
+class Layer:
+    """Project, split into heads, rotate, attend, merge, project: an `attnzoo.protocol.Oracle`.
+
+    params: raw weights by name. Either a fused "qkv.weight" ((h + 2 g) * d, c) with the rows [q | k | v], or
+        "q.weight" (h * d, c), "k.weight" (g * d, c) and "v.weight" (g * d, c); and "out.weight" (c, h * d). Each may
+        have a ".bias" beside it. As in torch, a projection is y = x @ weight.T + bias.
+    heads, kv_heads, head_dim, causal, scale: as in `attnzoo.build`.    rope: rotates q and k, where given.
+
+    After `backward`, `grads` holds one array per entry of params, and `dmask` the gradient of a floating mask.
+
+    >>> rng = np.random.default_rng(0)
+    >>> params = {"qkv.weight": rng.standard_normal((4 * 3, 5)), "out.weight": rng.standard_normal((5, 2 * 3))}
+    >>> layer = Layer(params, heads=2, kv_heads=1, head_dim=3)
+    >>> y, weights = layer.forward(rng.standard_normal((1, 7, 5)))
+    >>> y.shape, weights.shape
+    ((1, 7, 5), (1, 2, 7, 7))
+    >>> dx, _ = layer.backward(y)
+    >>> dx.shape, layer.grads["qkv.weight"].shape
+    ((1, 7, 5), (12, 5))
+    """
+
+    grads: Mapping[str, Array]
+    dmask: Array | None
+
+    def __init__(
+        self,
+        params: Mapping[str, NDArray[Any]],
+        *,
+        heads: int,
+        kv_heads: int | None = None,
+        head_dim: int,
+        causal: bool = True,
+        scale: float | None = None,
+        rope: Rope | None = None,
+    ) -> None:
+        kv_heads = heads if kv_heads is None else kv_heads
+        if heads % kv_heads:
+            raise ConfigError(f"heads ({heads}) must be a multiple of kv_heads ({kv_heads})")
+        self.heads, self.head_dim, self.causal, self.scale, self.rope = heads, head_dim, causal, scale, rope
+        self.params = {name: np.array(value, dtype=np.float64) for name, value in params.items()}
+        self.grads, self.dmask = {}, None
+        self._kept: _Kept | None = None
+
+        q, kv = heads * head_dim, kv_heads * head_dim
+        # Where each projection lives: the name of its parameter, and its rows there.
+        self._home = {"q": ("q", slice(q)), "k": ("k", slice(kv)), "v": ("v", slice(kv)), "out": ("out", slice(None))}
+        rows = {"q": q, "k": kv, "v": kv}
+        if "qkv.weight" in params:
+            self._home |= {"q": ("qkv", slice(q)), "k": ("qkv", slice(q, q + kv)), "v": ("qkv", slice(q + kv, None))}
+            rows = {"qkv": q + 2 * kv}
+        _check_shapes(self.params, rows, merged=q)
+
+    def forward(
+        self,
+        x: NDArray[Any],
+        context: NDArray[Any] | None = None,
+        *,
+        mask: NDArray[Any] | None = None,
+        key_mask: NDArray[np.bool_] | None = None,
+        positions: NDArray[np.int64] | None = None,
+    ) -> tuple[Array, Array]:
+        """x: (b, t, c)    context: (b, s, c), keys and values come from it; from x where not given
+        mask: (t, s), or 4 axes that broadcast to (b, h, t, s); boolean (True = allowed) or floating (added)
+        key_mask: (b, s), True = a real token    positions: (t,) or (b, t), feed the rotation; 0, 1, ... where not given
+        returns: y (b, t, c), weights (b, h, t, s)
+        """
+        x = np.asarray(x, dtype=np.float64)
+        source = x if context is None else np.asarray(context, dtype=np.float64)  # where keys and values come from
+        if context is not None and (self.causal or self.rope):
+            raise Unsupported("context has no order to share with x: build with causal=False and without rope")
+        if positions is not None and not self.rope:
+            raise Unsupported("positions feed a rotation and this layer has none: build with rope, or leave them out")
+
+        q = self._split(self._project("q", x))
+        k = self._split(self._project("k", source))
+        v = self._split(self._project("v", source))
+        (b, h, t, _), s = q.shape, k.shape[2]
+        positions = np.arange(t) if positions is None else positions
+        if self.rope:
+            q, k = self.rope.rotate(q, positions), self.rope.rotate(k, positions)
+        visible, bias = self._masking((b, h, t, s), mask, key_mask)
+        mixed, weights = attention(q, k, v, visible=visible, bias=bias, scale=self.scale)
+        merged = self._merge(mixed)
+        y = self._project("out", merged)
+
+        self._kept = _Kept(x, source, q, k, v, weights, merged, bias, positions, cross=context is not None)
+        return y, weights
+
+    def backward(self, dy: NDArray[Any]) -> tuple[Array, Array | None]:
+        """dy: (b, t, c)    returns: dx (b, t, c), dcontext (b, s, c) or None. Fills `grads` and `dmask`."""
+        if self._kept is None:
+            raise AttnZooError("Layer.backward needs what forward keeps: call forward(x) first")
+        kept, dy = self._kept, np.asarray(dy, dtype=np.float64)
+        if dy.shape != kept.x.shape:
+            raise InputError(f"dy must have the shape of the output, {kept.x.shape}, got {dy.shape}")
+        grads = {name: np.zeros_like(value) for name, value in self.params.items()}
+
+        dmerged = self._project_backward("out", kept.merged, dy, grads)
+        dq, dk, dv, dbias = attention_backward(
+            self._split(dmerged), kept.q, kept.k, kept.v, kept.weights, scale=self.scale
+        )
+        if self.rope:
+            dq, dk = self.rope.backward(dq, kept.positions), self.rope.backward(dk, kept.positions)
+        dx = self._project_backward("q", kept.x, self._merge(dq), grads)
+        dsource = self._project_backward("k", kept.source, self._merge(dk), grads)
+        dsource += self._project_backward("v", kept.source, self._merge(dv), grads)
+
+        self.grads = grads
+        self.dmask = None if kept.bias is None else sum_to(dbias, kept.bias.shape)
+        return (dx, dsource) if kept.cross else (dx + dsource, None)
+
+    def _project(self, part: str, x: Array) -> Array:
+        name, rows = self._home[part]
+        weight, bias = self.params[f"{name}.weight"][rows], self.params.get(f"{name}.bias")
+        if x.ndim != 3 or x.shape[-1] != weight.shape[1]:
+            raise InputError(f"{name}.weight reads arrays of shape (b, t, {weight.shape[1]}), got {x.shape}")
+        y: Array = x @ weight.T
+        return y if bias is None else y + bias[rows]
+
+    def _project_backward(self, part: str, x: Array, dy: Array, grads: Mapping[str, Array]) -> Array:
+        """Add this projection's share to `grads`; return dx."""
+        name, rows = self._home[part]
+        grads[f"{name}.weight"][rows] += np.einsum("bto,btc->oc", dy, x)
+        if f"{name}.bias" in grads:
+            grads[f"{name}.bias"][rows] += dy.sum(axis=(0, 1))
+        dx: Array = dy @ self.params[f"{name}.weight"][rows]
+        return dx
+
+    def _split(self, x: Array) -> Array:
+        """(b, t, n * d) -> (b, n, t, d)"""
+        b, t, width = x.shape
+        heads: Array = x.reshape(b, t, width // self.head_dim, self.head_dim).transpose(0, 2, 1, 3)
+        return heads
+
+    def _merge(self, x: Array) -> Array:
+        """(b, n, t, d) -> (b, t, n * d)"""
+        b, n, t, d = x.shape
+        merged: Array = x.transpose(0, 2, 1, 3).reshape(b, t, n * d)
+        return merged
+
+    def _masking(
+        self, shape: tuple[int, int, int, int], mask: NDArray[Any] | None, key_mask: NDArray[np.bool_] | None
+    ) -> tuple[NDArray[np.bool_], Array | None]:
+        """What may be seen, all rules met (C3), and what is added to the logits."""
+        b, _, t, s = shape
+        visible = np.ones(shape, dtype=np.bool_)
+        if self.causal:
+            visible &= causal(t, s)
+        if key_mask is not None:
+            if key_mask.dtype != np.bool_ or key_mask.shape != (b, s):
+                raise InputError(f"key_mask must be bool of shape {(b, s)}, got {key_mask.dtype} {key_mask.shape}")
+            visible &= key_mask[:, None, None, :]
+        if mask is None:
+            return visible, None
+        broadcasts = mask.ndim == 4 and all(size in (1, full) for size, full in zip(mask.shape, shape, strict=True))
+        if mask.shape != (t, s) and not broadcasts:
+            raise InputError(f"mask must have 2 axes {(t, s)} or 4 that broadcast to {shape}, got {mask.shape}")
+        if mask.dtype == np.bool_:
+            visible &= mask
+            return visible, None
+        if not np.issubdtype(mask.dtype, np.floating):
+            raise InputError(f"mask must be bool (True = allowed) or floating (added), got {mask.dtype}")
+        return visible, np.asarray(mask, dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """What `backward` needs of the last `forward`. q and k are rotated."""
+
+    x: Array
+    source: Array
+    q: Array
+    k: Array
+    v: Array
+    weights: Array
+    merged: Array
+    bias: Array | None
+    positions: NDArray[np.int64]
+    cross: bool
+
+
+def _check_shapes(params: Mapping[str, Array], rows: Mapping[str, int], *, merged: int) -> None:
+    """Refuse params that lack a weight, hold one too many, or one whose shape does not fit the heads."""
+    width = len(params.get("out.weight", ()))
+    weights = {f"{name}.weight": (n, width) for name, n in rows.items()} | {"out.weight": (width, merged)}
+    biases = {name.replace("weight", "bias"): shape[:1] for name, shape in weights.items()}
+    if missing := sorted(weights.keys() - params.keys()):
+        raise ConfigError(f"params lack {', '.join(missing)}; they hold {', '.join(sorted(params))}")
+    if unknown := sorted(params.keys() - weights.keys() - biases.keys()):
+        raise ConfigError(f"params hold {', '.join(unknown)}, which this layer has no use for")
+    for name, value in params.items():
+        if value.shape != (expected := (weights | biases)[name]):
+            raise ConfigError(f"{name} must have shape {expected} for these heads, got {value.shape}")
+
+
+def raw(module: Any) -> dict[str, Array]:
+    """Every parameter of a torch module by name, as a float64 copy: `Layer(raw(module), ...)`."""
+    return {name: np.array(p.detach().cpu().double().numpy()) for name, p in module.named_parameters()}
