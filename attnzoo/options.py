@@ -52,9 +52,7 @@ def check_options(variant: Variant, given: Mapping[str, Any], takers: Callable[[
         )
 
 
-def word_complaint(
-    word: str, takes: Mapping[str, inspect.Parameter], takers: Callable[[str], list[str]]
-) -> str:
+def word_complaint(word: str, takes: Mapping[str, inspect.Parameter], takers: Callable[[str], list[str]]) -> str:
     """A sentence on an option word that is not among those a variant takes."""
     ours = OURS.get(word, word)
     if ours in takes:

@@ -22,7 +22,7 @@ from attnzoo.checks import (
 )
 from attnzoo.checks.law import Law, laws_in
 from attnzoo.checks.report import Report, Result
-from attnzoo.checks.runner import Progress, run
+from attnzoo.checks.runner import Progress, Run
 from attnzoo.variant import Variant
 
 __all__ = ["LAWS", "Law", "Report", "Result", "check"]
@@ -46,4 +46,4 @@ def check(
     device: "cpu", "cuda", …    depth: "quick", or "full" for more seeds    only: law ids or globs
     Raises `ConfigError` for a device that is not there, an unknown depth, or an `only` that names no law.
     """
-    return run(variant, LAWS, device=device, depth=depth, only=only, seed=seed, progress=progress)
+    return Run(variant, LAWS, device=device, depth=depth, seed=seed).report(only, progress)

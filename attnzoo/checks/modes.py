@@ -98,10 +98,10 @@ def dropout_mean(lab: Lab, see: Evidence) -> None:
     """
     layer = lab.layer(dropout=0.4)
     x = lab.tokens(b=1)
-    y = layer(x)
-    layer.train()
     torch.manual_seed(lab.seed)
     with torch.no_grad():
+        y = layer(x)
+        layer.train()
         draws = torch.cat([layer(x.expand(400, -1, -1)) for _ in range(10)])
     error = draws.std(dim=0) / len(draws) ** 0.5
     off = float(((draws.mean(dim=0) - y[0]).abs() / error.clamp(min=1e-12)).max())

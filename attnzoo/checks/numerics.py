@@ -75,13 +75,13 @@ def half_weights(lab: Lab, see: Evidence) -> None:
         truth: Any = lab.layer()
         truth.load_state_dict({name: values.double() for name, values in layer.state_dict().items()})
         got, due = layer(x, need_weights=True)[1].double(), truth(x.double(), need_weights=True)[1]
-        mean, allowed = float((got - due).abs().mean()), 4 * tolerance.FLOOR[dtype]
+        mean, allowed = float((got - due).detach().abs().mean()), 4 * tolerance.FLOOR[dtype]
         see.holds(mean <= allowed, f"the weights err by {mean:.1e} in the mean, at most {allowed:.1e}, {dtype}")
 
 
 def _no_worse(see: Evidence, got: Tensor, peer: Tensor, due: Tensor, what: str) -> None:
     """The mean error is at most twice the peer's, plus a floor of half a rounding of the type."""
-    ours, theirs = (float((values.double() - due).abs().mean()) for values in (got, peer))
-    floor = tolerance.FLOOR[got.dtype] / 2 * max(1.0, float(due.abs().mean()))
+    ours, theirs = (float((values.double() - due).detach().abs().mean()) for values in (got, peer))
+    floor = tolerance.FLOOR[got.dtype] / 2 * max(1.0, float(due.detach().abs().mean()))
     see.finite(got, what)
     see.holds(ours <= 2 * theirs + floor, f"{what} errs by {ours:.1e} in the mean, SDPA by {theirs:.1e}")

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -100,17 +101,21 @@ class Report:
         return f"{self.variant}: {'conforms' if self.passed else 'does not conform'} ({told}; {self.seconds:.1f} s)"
 
     def print(self, console: Console) -> None:
-        """The table, then every outcome that needs words, then the verdict."""
+        """The table, then what needs words, then the verdict."""
         console.print(self.table())
+        self.print_exemptions(console)
         self.print_troubles(console)
         console.print(f"\n{self.summary}", style="green" if self.passed else "red", markup=False, highlight=False)
 
-    def print_troubles(self, console: Console) -> None:
-        """Every outcome that needs words; laws that do not apply, by the reason why."""
+    def print_exemptions(self, console: Console) -> None:
+        """The laws that do not apply, by the reason why."""
         for reason in dict.fromkeys(result.message for result in self.results if result.outcome == "not-applicable"):
             laws = [r.law for r in self.results if (r.outcome, r.message) == ("not-applicable", reason)]
-            told = f"{self.variant}: not applicable, because it {reason}: {', '.join(laws)}"
+            told = f"not applicable, because {self.variant} {reason}: {', '.join(laws)}"
             console.print(f"\n{told}", style="dim", markup=False, highlight=False)
+
+    def print_troubles(self, console: Console) -> None:
+        """Every outcome that is no plain pass, in full."""
         for result in self.results:
             if result.outcome in (*RED, "known", "blocked"):
                 style = STYLE.get(result.outcome, "red")
@@ -118,13 +123,11 @@ class Report:
 
     def table(self) -> Table:
         """A row a law: outcome, how much was tried, and how close it came to its budget."""
-        table = Table(title=f"{self.variant} on {self.device}", title_justify="left")
-        table.add_column("law", no_wrap=True)
-        table.add_column("clause")
-        table.add_column("outcome")
-        table.add_column("cases", justify="right")
-        table.add_column("compared", justify="right")
-        table.add_column("error / budget", justify="right")
+        table = Table(title=f"{self.variant} on {self.device}", title_justify="left", box=SIMPLE_HEAD)
+        for column in ("law", "clause", "outcome"):
+            table.add_column(column, no_wrap=True)
+        for column in ("cases", "compared", "error/budget"):
+            table.add_column(column, justify="right")
         for result in self.results:
             table.add_row(
                 result.law,

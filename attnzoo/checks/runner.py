@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import fnmatch
+import functools
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
-from typing import Literal, get_args
+from typing import Any
 
 import torch
 
@@ -19,44 +20,116 @@ from attnzoo.checks.report import RED, Outcome, Report, Result
 from attnzoo.errors import ConfigError, did_you_mean
 from attnzoo.variant import Variant
 
-Depth = Literal["quick", "full"]
-
 # Called before each law with how many are done, how many there are, and the law's id.
 Progress = Callable[[int, int, str], None]
 
+# How many seeds each depth tries.
 SEEDS = {"quick": 1, "full": 5}
 
 
-def run(
-    variant: Variant,
-    laws: Sequence[Law],
-    *,
-    device: str = "cpu",
-    depth: str = "quick",
-    only: Sequence[str] = (),
-    seed: int = 0,
-    progress: Progress | None = None,
-) -> Report:
-    """Hold a variant to the laws, or to those that `only` names (ids or globs). torch's generators stay as they were.
+class Run:
+    """One variant held to the laws on one device. Results are made when asked for, each once.
 
-    Raises `ConfigError` for a device that is not there, an unknown depth, or an `only` that names no law.
+    Raises `ConfigError` for a device that is not there, or an unknown depth.
     """
-    place = find_device(device)
-    if depth not in get_args(Depth):
-        raise ConfigError(f"unknown depth {depth!r}; it takes {' or '.join(map(repr, get_args(Depth)))}")
-    chosen = select(laws, only)
-    unknown = [f"known failure {id!r} names no law" for id in variant.known if id not in {law.id for law in laws}]
-    cases = Cases(variant)
-    results: dict[str, Result] = {}
-    with torch.random.fork_rng(devices=[place] if place.type == "cuda" else []), one_thread():
+
+    def __init__(
+        self, variant: Variant, laws: Sequence[Law], *, device: str = "cpu", depth: str = "quick", seed: int = 0
+    ) -> None:
+        if depth not in SEEDS:
+            raise ConfigError(f"unknown depth {depth!r}; it takes {' or '.join(map(repr, SEEDS))}")
+        self.variant, self.depth, self.seed = variant, depth, seed
+        self.laws = {law.id: law for law in laws}
+        self.device = find_device(device)
+        self._results: dict[str, Result] = {}
+
+    def report(self, only: Sequence[str] = (), progress: Progress | None = None) -> Report:
+        """All results, or those of the laws that `only` names and of those they stand on.
+
+        Raises `ConfigError` for an `only` that names no law.
+        """
+        chosen = select(list(self.laws.values()), only)
+        results = []
         for done, law in enumerate(chosen):
             if progress:
                 progress(done, len(chosen), law.id)
-            results[law.id] = judge(law, variant, cases, place, range(seed, seed + SEEDS[depth]), results)
-    if progress:
-        progress(len(chosen), len(chosen), "")
-    told = [Result("suite.known", "C14", "Every known failure names a law.", "failed", message=m) for m in unknown]
-    return Report(variant.name, version("attnzoo"), str(place), depth, seed, [*results.values(), *told])
+            results.append(self.result(law.id))
+        if progress:
+            progress(len(chosen), len(chosen), "")
+        results += self._unknown_failures()
+        return Report(self.variant.name, version("attnzoo"), str(self.device), self.depth, self.seed, results)
+
+    def result(self, id: str) -> Result:
+        """How one law comes out. torch's generators stay as they were."""
+        if id not in self._results:
+            cuda = [self.device] if self.device.type == "cuda" else []
+            with torch.random.fork_rng(devices=cuda), one_thread():
+                self._results[id] = self._judge(self.laws[id])
+        return self._results[id]
+
+    def _judge(self, law: Law) -> Result:
+        blocker = next((id for id in law.after if self.result(id).outcome in (*RED, "blocked")), None)
+        if blocker:
+            return _result(law, "blocked", f"stands on {blocker}, which did not pass")
+        try:
+            reason = law.not_applicable(self.variant)
+            cases = [] if reason else self._cases(law)
+        except Exception as error:
+            return _result(law, "error", _short(error))
+        if not cases:
+            return _result(law, "not-applicable", reason or "has no case of the kind the law needs")
+        return self._try(law, cases)
+
+    def _try(self, law: Law, cases: Sequence[Case]) -> Result:
+        """The law on its cases, up to the first on which it does not hold."""
+        started, evidence, tried = time.perf_counter(), Evidence(), 0
+        outcome: Outcome = "passed"
+        message, at, known = "", "", self.variant.known.get(law.id)
+        for seed in range(self.seed, self.seed + SEEDS[self.depth]):
+            for case in cases:
+                tried += 1
+                outcome, message = attempt(law, Lab(self.variant, case, self.device, seed), evidence)
+                if outcome != "passed":
+                    at = case.name
+                    break
+            if at:
+                break
+        if known is not None:
+            outcome, message = against_known(known, outcome, message)
+        return _result(
+            law,
+            outcome,
+            message,
+            case=at,
+            cases=tried,
+            comparisons=evidence.comparisons,
+            worst=evidence.worst,
+            worst_of=evidence.worst_of,
+            seconds=time.perf_counter() - started,
+            reproduce=f"attnzoo check {self.variant.name} --only {law.id} --seed {seed}" if outcome in RED else "",
+        )
+
+    @functools.cached_property
+    def _option_cases(self) -> list[Case]:
+        return option_cases(self.variant)
+
+    def _cases(self, law: Law) -> list[Case]:
+        """The cases on which a law runs; for "default", the first of its kind."""
+        listed = [*self._option_cases, *(size_cases(self.variant) if law.cases == "all" else [])]
+        found = [case for case in listed if law.where(case)]
+        return found[:1] if law.cases == "default" else found
+
+    def _unknown_failures(self) -> list[Result]:
+        unknown = [id for id in self.variant.known if id not in self.laws]
+        title = "Every known failure names a law."
+        return [
+            Result("suite.known", "C14", title, "failed", message=f"the known failure {id!r} names no law")
+            for id in unknown
+        ]
+
+
+def _result(law: Law, outcome: Outcome, message: str = "", **more: Any) -> Result:
+    return Result(law.id, law.clause, law.title, outcome, message, **more)
 
 
 @contextmanager
@@ -93,79 +166,6 @@ def find_device(name: str) -> torch.device:
     return device
 
 
-class Cases:
-    """The cases of a variant, made when first asked for: a factory that raises must fail a law, not the suite."""
-
-    def __init__(self, variant: Variant) -> None:
-        self.variant = variant
-        self._options: list[Case] | None = None
-
-    def of(self, law: Law) -> list[Case]:
-        """The cases on which a law runs."""
-        if self._options is None:
-            self._options = option_cases(self.variant)
-        listed = {
-            "default": self._options[:1],
-            "options": self._options,
-            "all": [*self._options, *size_cases(self.variant)],
-        }[law.cases]
-        found = [case for case in listed if law.where(case)]
-        if found or law.cases != "default":
-            return found
-        return [case for case in self._options if law.where(case)][:1]
-
-
-def judge(
-    law: Law,
-    variant: Variant,
-    cases: Cases,
-    device: torch.device,
-    seeds: Iterable[int],
-    before: Mapping[str, Result],
-) -> Result:
-    """How one law comes out, given how those it stands on did."""
-    started = time.perf_counter()
-    evidence, tried = Evidence(), 0
-
-    def result(outcome: Outcome, message: str = "", case: str = "", seed: int = 0) -> Result:
-        line = f"attnzoo check {variant.name} --only {law.id} --seed {seed}" if outcome in RED else ""
-        return Result(
-            law=law.id,
-            clause=law.clause,
-            title=law.title,
-            outcome=outcome,
-            message=message,
-            case=case,
-            cases=tried,
-            comparisons=evidence.comparisons,
-            worst=evidence.worst,
-            worst_of=evidence.worst_of,
-            seconds=time.perf_counter() - started,
-            reproduce=line,
-        )
-
-    blocker = next((id for id in law.after if id in before and before[id].outcome in (*RED, "blocked")), None)
-    if blocker:
-        return result("blocked", f"stands on {blocker}, which did not pass")
-    try:
-        reason = law.not_applicable(variant)
-        listed = [] if reason else cases.of(law)
-    except Exception as error:
-        return result("error", _short(error))
-    if reason or not listed:
-        return result("not-applicable", reason or "has no case of the kind the law needs")
-    for seed in seeds:
-        for case in listed:
-            tried += 1
-            outcome, message = attempt(law, Lab(variant, case, device, seed), evidence)
-            if outcome != "passed":
-                outcome, message = against_known(variant.known.get(law.id), outcome, message)
-                return result(outcome, message, case.name, seed)
-    if law.id in variant.known:
-        return result("unexpected-pass", f"declared as a known failure ({variant.known[law.id]!r}), but it holds")
-    return result("passed")
-
-
 def attempt(law: Law, lab: Lab, evidence: Evidence) -> tuple[Outcome, str]:
     """One law on one case."""
     compared = evidence.comparisons
@@ -183,11 +183,11 @@ def attempt(law: Law, lab: Lab, evidence: Evidence) -> tuple[Outcome, str]:
     return "passed", ""
 
 
-def against_known(words: str | None, outcome: Outcome, message: str) -> tuple[Outcome, str]:
-    """A failure that was declared, for the reason that was declared, is known; for another it is a failure."""
-    if words is None or outcome not in ("failed", "error"):
-        return outcome, message
-    if words in message:
+def against_known(words: str, outcome: Outcome, message: str) -> tuple[Outcome, str]:
+    """A failure that was declared, for the reason that was declared, is known; for another, or none, it is not."""
+    if outcome == "passed":
+        return "unexpected-pass", f"declared as a known failure ({words!r}), but it holds"
+    if outcome in ("failed", "error") and words in message:
         return "known", message
     return outcome, f"{message} (declared as known to fail with {words!r}: another reason)"
 

@@ -7,7 +7,7 @@ import importlib.util
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attnzoo.errors import AttnZooError
 
@@ -75,7 +75,7 @@ def require(package: str, install: str) -> Path:
 def no_progress_bars() -> Iterator[None]:
     """Silence transformers' own bars, and leave its setting as it was."""
     logging = importlib.import_module("transformers.utils.logging")
-    gguf_loading = importlib.import_module("transformers.modeling_gguf_pytorch_utils")
+    gguf_loading: Any = importlib.import_module("transformers.modeling_gguf_pytorch_utils")
     shown, gguf_bar = logging.is_progress_bar_enabled(), gguf_loading.tqdm
     logging.disable_progress_bar()
     gguf_loading.tqdm = lambda tensors, **_: tensors  # this bar does not listen to the setting

@@ -87,19 +87,20 @@ def find_seats(parent: nn.Module, path: str = "") -> Iterator[Seat]:
 def successor(seat: Seat) -> SwappedAttention:
     """The layer for a seat, still without weights. Raises `Unsupported` for what it could not do as the old one did."""
     attention = seat.attention
-    home, name = type(attention).__module__, type(attention).__name__
-    family = FAMILIES.get(name) if home.startswith("transformers.models.") else None
+    replaced: Any = type(attention)
+    family: Any = FAMILIES.get(replaced.__name__) if replaced.__module__.startswith("transformers.models.") else None
     if family is None:
         more = beyond(attention, (*SwappedLlama.parts, *SwappedBert.parts))
         hint = f"it has {', '.join(more)}, and " if more else ""
         raise seat.refuse(f"{hint}its class is not known; {known_families()}")
     more = beyond(attention, family.parts)
     if more:
-        raise seat.refuse(f"it has {', '.join(more)}, which attnzoo's {family.variant!r} does not honour yet")
+        raise seat.refuse(f"it has {', '.join(more)}, which the variant {family.variant} does not honour yet")
     if implementation(attention) not in IMPLEMENTATIONS:
         raise seat.refuse(wrong_implementation(attention))
     check_fusible(seat, family.parts[:3])
-    return family.beside(seat)
+    options = family.options(seat)
+    return cast(SwappedAttention, in_place_of(family, replaced)(attention, **options))
 
 
 def beyond(attention: Any, parts: Sequence[str]) -> list[str]:
@@ -114,23 +115,23 @@ def beyond(attention: Any, parts: Sequence[str]) -> list[str]:
 
 def check_fusible(seat: Seat, names: Sequence[str]) -> None:
     """Raises `Unsupported` unless these projections are plain linear layers that one linear layer can stand for."""
-    layers = [getattr(seat.attention, name) for name in names]
-    for name, layer in zip(names, layers, strict=True):
-        if type(layer) is not nn.Linear:
-            raise seat.refuse(f"{name} is a {type(layer).__name__}, not a plain nn.Linear (quantized, or an adapter?)")
-    for name, module in [("it", seat.attention), *zip(names, layers, strict=True)]:
+    projections = {name: getattr(seat.attention, name) for name in names}
+    for name, module in {"it": seat.attention, **projections}.items():
         if "forward" in vars(module):
             raise seat.refuse(f"{name} is wrapped, as accelerate does for a device_map; load it without, then move it")
-    for name, layer in zip(names, layers, strict=True):
+    for name, layer in projections.items():
+        if type(layer) is not nn.Linear:
+            raise seat.refuse(f"{name} is a {type(layer).__name__}, not a plain nn.Linear (quantized, or an adapter?)")
         if layer._forward_hooks or layer._forward_pre_hooks:
             raise seat.refuse(f"{name} has forward hooks, which would be lost; remove them first")
+    first, *others = projections.values()
     for what, tell in dict[str, Callable[[nn.Linear], object]](
         bias=lambda layer: layer.bias is not None,
         dtype=lambda layer: layer.weight.dtype,
         device=lambda layer: layer.weight.device,
         requires_grad=lambda layer: [parameter.requires_grad for parameter in layer.parameters()],
     ).items():
-        if any(tell(layer) != tell(layers[0]) for layer in layers):
+        if any(tell(layer) != tell(first) for layer in others):
             raise seat.refuse(f"{', '.join(names)} become one layer, but differ in {what}; make it the same first")
 
 
@@ -166,9 +167,9 @@ class SwappedAttention(nn.Module):
         self.layer_idx = replaced.layer_idx
         self.is_causal = replaced.is_causal
 
-    @classmethod
-    def beside(cls, seat: Seat) -> SwappedAttention:
-        """The adapter for a seat, on the meta device. Raises `Unsupported` for a setting that it does not honour."""
+    @staticmethod
+    def options(seat: Seat) -> dict[str, Any]:
+        """What to build for a seat. Raises `Unsupported` for a setting that the variant does not honour."""
         raise NotImplementedError
 
     def out_of(self, seat: Seat) -> nn.Module:
@@ -224,14 +225,13 @@ class SwappedLlama(SwappedAttention):
     variant = "attnzoo/rope"
     parts = ("q_proj", "k_proj", "v_proj", "o_proj")
 
-    @classmethod
-    def beside(cls, seat: Seat) -> Any:
+    @staticmethod
+    def options(seat: Seat) -> dict[str, Any]:
         attention = seat.attention
         rope = attention.config.rope_parameters
         if rope.get("rope_type") != "default":
             raise seat.refuse(f"rope_type {rope.get('rope_type')!r} is not supported yet; 'default' is")
-        return in_place_of(cls, type(attention))(
-            attention,
+        return dict(
             d_model=attention.q_proj.in_features,
             heads=attention.q_proj.out_features // attention.head_dim,
             kv_heads=attention.k_proj.out_features // attention.head_dim,
@@ -279,13 +279,12 @@ class SwappedBert(SwappedAttention):
     variant = "attnzoo/mha"
     parts = ("query", "key", "value", "dropout")
 
-    @classmethod
-    def beside(cls, seat: Seat) -> Any:
+    @staticmethod
+    def options(seat: Seat) -> dict[str, Any]:
         attention = seat.attention
         if attention.is_decoder:
             raise seat.refuse("it is a decoder (is_decoder=True), and only encoders of this family are supported yet")
-        return in_place_of(cls, type(attention))(
-            attention,
+        return dict(
             d_model=attention.query.in_features,
             heads=attention.num_attention_heads,
             head_dim=attention.attention_head_size,

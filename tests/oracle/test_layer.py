@@ -334,7 +334,7 @@ def test_inputs_that_do_not_fit_are_named() -> None:
     for wrong in (draw(B, T, C + 2), draw(T, C), draw(C)):
         with pytest.raises(InputError, match=r"qkv\.weight reads arrays of shape \(b, t, 11\), got"):
             ours.forward(wrong)
-    for shape in ((T, T + 1), (1, T), (B, T, T), (B, 2, T, T), (T,)):
+    for shape in ((T, T + 1), (1, 1), (B, T, T), (B, H, T), (B, 2, T, T), (T,)):
         with pytest.raises(InputError, match=r"2 axes \(5, 5\) or 4 that broadcast to \(2, 6, 5, 5\)"):
             ours.forward(x, mask=np.ones(shape))
     with pytest.raises(InputError, match=r"True = allowed.*int64"):

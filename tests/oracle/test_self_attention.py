@@ -134,8 +134,10 @@ def test_zero_grad_forgets_and_backward_does_not_pile_up() -> None:
 
 
 def test_float32_is_taken_as_float64() -> None:
-    out = SelfAttention(7, 3).forward(np.ones((2, 5, 7), dtype=np.float32))
-    assert out.dtype == np.float64
+    layer = SelfAttention(7, 3)
+    layer.forward(np.ones((2, 5, 7), dtype=np.float32))
+    assert layer.cache is not None
+    assert {kept.dtype for kept in layer.cache} == {np.dtype(np.float64)}
 
 
 def test_errors_say_what_came_and_what_would_work() -> None:

@@ -81,6 +81,16 @@ def test_an_unknown_name_is_answered(
         registry.build(asked)
 
 
+def test_a_glob_names_what_it_matches(make_variant: MakeVariant) -> None:
+    registry = Registry([make_variant("gqa"), make_variant("mqa"), make_variant("rope")])
+    assert registry.matching("?qa") == ["gqa", "mqa"]
+    assert registry.matching("rope") == ["rope"]
+    with pytest.raises(UnknownVariant, match="no variant matches 'z\\*'. Installed: gqa, mqa, rope."):
+        registry.matching("z*")
+    with pytest.raises(UnknownVariant, match="did you mean 'rope'?"):
+        registry.matching("ropes")
+
+
 def test_an_unknown_name_mentions_what_failed_to_load_and_the_limit() -> None:
     registry = Registry([SimpleNamespace(), 42], limit="none")
     assert list(registry.failures) == ["SimpleNamespace", "int"]

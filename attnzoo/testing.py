@@ -1,0 +1,113 @@
+"""The laws as pytest tests.
+
+In any project, with `-p attnzoo.testing` among pytest's options:
+
+    pytest --variant=gqa                 # every law on one variant; globs, and more than one --variant, are fine
+    pytest --variant=gqa --device=cuda --depth=full
+
+and, to have the laws beside one's own tests:
+
+    from attnzoo.testing import conformance
+    test_conforms = conformance("mine")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import attnzoo
+from attnzoo.checks import LAWS, Result
+from attnzoo.checks.report import RED, tell
+from attnzoo.checks.runner import SEEDS, Run, find_device
+from attnzoo.errors import AttnZooError
+from attnzoo.registry import zoo
+
+OUTCOME = "attnzoo outcome"
+
+# How pytest's summary names an outcome that is neither a plain pass nor a failure: category, letter, word.
+TOLD = {
+    "not-applicable": ("not applicable", "n", "NOT APPLICABLE"),
+    "known": ("known", "k", "KNOWN"),
+    "blocked": ("blocked", "b", "BLOCKED"),
+}
+
+
+def conformance(*names: str) -> Callable[[Result], None]:
+    """A test function that holds these variants, by name or glob, to every law: one test a law.
+
+    >>> test_conforms = conformance("gqa")
+    """
+
+    def test_conforms(attnzoo_result: Result) -> None:
+        if attnzoo_result.outcome in RED:
+            pytest.fail(tell(attnzoo_result), pytrace=False)
+
+    test_conforms.attnzoo_names = names  # type: ignore[attr-defined]
+    return test_conforms
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("attnzoo", "attention conformance")
+    group.addoption(
+        "--variant", action="append", default=[], metavar="NAME", help="run every law on this variant, and nothing else"
+    )
+    group.addoption("--device", default="cpu", help="where the laws run: cpu, cuda, … (default: cpu)")
+    group.addoption("--depth", default="quick", choices=list(SEEDS), help="quick, or full for more seeds")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    try:
+        find_device(config.option.device)
+        for pattern in config.option.variant:
+            zoo().matching(pattern)
+    except AttnZooError as error:
+        raise pytest.UsageError(str(error)) from error
+    config.pluginmanager.register(Conformance(config))
+    if config.option.variant:
+        config.args = [__file__]  # this file as the only test file: its test stands at the end
+
+
+class Conformance:
+    """Makes one test for each variant and law, and tells their outcomes in pytest's words."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.option = config.option
+        self.runs: dict[str, Run] = {}
+        self.passed = 0
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        if "attnzoo_result" not in metafunc.fixturenames:
+            return
+        patterns = self.option.variant or metafunc.function.attnzoo_names
+        names = dict.fromkeys(name for pattern in patterns for name in zoo().matching(pattern))
+        pairs = [(name, law.id) for name in names for law in LAWS]
+        metafunc.parametrize("attnzoo_result", pairs, ids=[f"{name}-{law}" for name, law in pairs], indirect=True)
+
+    @pytest.fixture
+    def attnzoo_result(self, request: pytest.FixtureRequest) -> Result:
+        """How the law of this test came out for its variant."""
+        name, law = request.param
+        if name not in self.runs:
+            self.runs[name] = Run(attnzoo.describe(name), LAWS, device=self.option.device, depth=self.option.depth)
+        result = self.runs[name].result(law)
+        request.node.user_properties.append((OUTCOME, result.outcome))
+        self.passed += result.outcome == "passed"
+        return result
+
+    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
+        outcome = dict(getattr(report, "user_properties", ())).get(OUTCOME)
+        if report.when != "call" or outcome is None:
+            return None
+        return TOLD.get(str(outcome))
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """A run on a variant in which no law passed is no success."""
+        if self.option.variant and exitstatus == 0 and not self.passed:
+            session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+
+
+test_conforms: Any = conformance("*")

@@ -1,0 +1,5 @@
+"""Every installed variant conforms, on the device of --device."""
+
+from attnzoo.testing import conformance
+
+test_conforms = conformance("*")
