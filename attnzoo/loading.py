@@ -54,7 +54,8 @@ def installed_plugins(limit: str = "") -> Iterator[Plugin]:
 
     limit: "" for all, "none", or distributions separated by commas, as in ATTNZOO_PLUGINS.
     """
-    found = {f"{canonical(entry.dist.name)}:{entry.name}": entry for entry in entry_points(group=GROUP) if entry.dist}
+    entries = [entry for entry in entry_points(group=GROUP) if entry.dist and entry.dist.name]  # no name: debris of pip
+    found = {f"{canonical(entry.dist.name)}:{entry.name}": entry for entry in entries if entry.dist}
     origins = {key: key.partition(":")[0] for key in sorted(found)}
     wanted = set(origins.values()) if not limit else set(distributions_in(limit))
     for key, origin in origins.items():

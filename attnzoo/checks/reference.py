@@ -32,3 +32,22 @@ def weights(q: Tensor, k: Tensor, *, visible: Tensor | None = None, bias: Tensor
     b, g, s, _ = k.shape
     identity = torch.eye(s, dtype=q.dtype, device=q.device).expand(b, g, s, s)
     return attention(q, k, identity, visible=visible, bias=bias, scale=scale)
+
+
+def rotate(x: Tensor, positions: Tensor, *, theta: float, layout: str, rotary_dim: int) -> Tensor:
+    """Rotary positions: pair n of token p turns by the angle p * theta^(-2 n / rotary_dim).
+
+    x: (b, h, t, d)    positions: (t,) or (b, t)    returns: (b, h, t, d), computed in float64
+    """
+    turned, rest = x[..., :rotary_dim].double(), x[..., rotary_dim:]
+    half = rotary_dim // 2
+    first, second = (
+        (turned[..., :half], turned[..., half:]) if layout == "half" else (turned[..., ::2], turned[..., 1::2])
+    )
+    powers = torch.arange(half, dtype=torch.float64, device=x.device) / half
+    angle = positions.double()[..., None] / theta**powers
+    angle = angle if positions.dim() == 1 else angle[:, None]
+    cos, sin = torch.cos(angle), torch.sin(angle)
+    pair = first * cos - second * sin, first * sin + second * cos
+    back = torch.cat(pair, dim=-1) if layout == "half" else torch.stack(pair, dim=-1).flatten(-2)
+    return torch.cat([back.to(x.dtype), rest], dim=-1)

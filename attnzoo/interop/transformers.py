@@ -117,7 +117,7 @@ def check_fusible(seat: Seat, names: Sequence[str]) -> None:
     """Raises `Unsupported` unless these projections are plain linear layers that one linear layer can stand for."""
     projections = {name: getattr(seat.attention, name) for name in names}
     for name, module in {"it": seat.attention, **projections}.items():
-        if "forward" in vars(module):
+        if getattr(module.forward, "__func__", None) is not type(module).forward:
             raise seat.refuse(f"{name} is wrapped, as accelerate does for a device_map; load it without, then move it")
     for name, layer in projections.items():
         if type(layer) is not nn.Linear:
@@ -266,10 +266,10 @@ class SwappedLlama(SwappedAttention):
         q, k, v = self.layer.project(hidden_states, positions=position_ids)
         cache = past_key_values if cache is None else cache
         if cache is not None:
-            k, v = cache.update(k, v, self.layer_idx, asked)
-            if attention_mask is None:  # then nothing hides the empty room that a StaticCache hands out with its tokens
-                filled = int(cache.get_seq_length(self.layer_idx))
-                k, v = k[:, :, :filled], v[:, :, :filled]
+            # A StaticCache hands out its empty room too, and without a mask nothing would hide it. The length is read
+            # before the update, where all versions of transformers 5 agree on it, and only then, as it may wait for a GPU.
+            filled = int(cache.get_seq_length(self.layer_idx)) + q.shape[2] if attention_mask is None else None
+            k, v = (held[:, :, :filled] for held in cache.update(k, v, self.layer_idx, asked))
         return self.answer(q, k, v, attention_mask, asked)
 
 

@@ -17,6 +17,7 @@ EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "real_model.py"
 
 def chat(pair: Any, *questions: str) -> Any:
     """Questions as a left-padded batch in the model's chat form."""
+    pair.tokenizer.pad_token = pair.tokenizer.eos_token  # older versions of transformers read none from the file
     return pair.tokenizer.apply_chat_template(
         [[{"role": "user", "content": question}] for question in questions],
         add_generation_prompt=True,

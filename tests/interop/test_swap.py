@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -48,7 +49,7 @@ DECODERS: dict[str, Callable[..., Any]] = {
     "mixtral": lambda **more: hf.MixtralForCausalLM(
         hf.MixtralConfig(**{**LLAMA, "num_local_experts": 2, "sliding_window": None, **more})
     ),
-    "qwen2": lambda **more: hf.Qwen2ForCausalLM(hf.Qwen2Config(**{**LLAMA, "head_dim": 4, **more})),
+    "qwen2": lambda **more: hf.Qwen2ForCausalLM(hf.Qwen2Config(**{**LLAMA, **more})),
 }
 ENCODERS: dict[str, Callable[..., Any]] = {
     "bert": lambda **more: hf.BertModel(hf.BertConfig(**{**BERT, **more})),
@@ -59,6 +60,7 @@ ENCODERS: dict[str, Callable[..., Any]] = {
 }
 ATTENTIONS = ("sdpa", "eager")
 IDS = torch.tensor([[0, 0, 5, 9, 31, 2, 11], [7, 3, 30, 8, 8, 19, 4]])
+CACHE = "cache" if "cache" in inspect.signature(hf.LlamaModel.forward).parameters else "past_key_values"
 REAL = IDS != 0  # the first sequence is padded on the left by two
 
 
@@ -67,6 +69,7 @@ def tiny(kind: str, *, attention: str = "sdpa", dtype: torch.dtype = torch.float
     torch.manual_seed(0)
     model = {**DECODERS, **ENCODERS}[kind](initializer_range=0.5, **more)
     with torch.no_grad():
+        model.get_input_embeddings().weight.normal_()  # the padding token too, whose keys would be zero
         for parameter in model.parameters():
             if parameter.dim() == 1:
                 parameter.add_(torch.randn_like(parameter), alpha=0.3)
@@ -112,12 +115,17 @@ def test_outputs_agree(kind: str, attention: str) -> None:
 def test_gradients_agree(kind: str, attention: str, dtype: torch.dtype) -> None:
     original = tiny(kind, attention=attention, dtype=dtype)
     swapped = swap(copy.deepcopy(original))
+    if kind != "bert":
+        original.model.rotary_emb = ExactAngles()
     # padded on the right: on the left a padding token sees nothing, where transformers' eager float64 is NaN
     ids, real = IDS.flip(1), REAL.flip(1)
     for model in (original, swapped):
         y = out(model, ids, attention_mask=real.long())[real]
         (y * torch.linspace(-1, 1, y.numel(), dtype=dtype).view_as(y)).sum().backward()  # type: ignore[no-untyped-call]
 
+    share = 5e-5 if dtype == torch.float32 else 1e-12
+    if dtype == torch.float64 and attention == "eager" and kind != "bert":
+        share = 1e-5  # there transformers takes the softmax in float32, whatever the dtype
     expected = {name: parameter.grad for name, parameter in original.named_parameters()}
     compared = set()
     for name, parameter in swapped.named_parameters():
@@ -126,11 +134,20 @@ def test_gradients_agree(kind: str, attention: str, dtype: torch.dtype) -> None:
         if wanted is None:  # the pooler of an encoder, which `out` does not reach
             assert parameter.grad is None
         else:
-            # transformers takes angles and the eager softmax in float32 whatever the dtype: that is left in float64
-            bound = (1e-4 if dtype == torch.float32 else 1e-6) * wanted.abs().max().item()
+            bound = share * wanted.abs().max().item()
             torch.testing.assert_close(parameter.grad, wanted, rtol=0, atol=bound)
         compared.update(old)
     assert compared == set(expected)
+
+
+class ExactAngles(nn.Module):
+    """Llama's angles in float64; transformers takes them in float32 whatever the dtype of the model."""
+
+    def forward(self, x: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
+        d = LLAMA["head_dim"]
+        angle = position_ids[..., None] / 100.0 ** (torch.arange(0, d, 2, dtype=torch.float64) / d)
+        angle = torch.cat([angle, angle], dim=-1)
+        return angle.cos().to(x.dtype), angle.sin().to(x.dtype)
 
 
 def names_before(name: str) -> list[str]:
@@ -165,8 +182,9 @@ def test_a_mask_of_four_axes_takes_the_place_of_causality(attention: str) -> Non
 @pytest.mark.parametrize("attention", ATTENTIONS)
 def test_is_causal_false_is_honoured(attention: str) -> None:
     original, swapped = pair("llama", attention)
+    if torch.equal(out(original, is_causal=False), out(original)):
+        pytest.skip("this version of transformers does not know is_causal=False")
     torch.testing.assert_close(out(swapped, is_causal=False), out(original, is_causal=False), rtol=0, atol=2e-5)
-    assert (out(swapped, is_causal=False) - out(swapped)).abs().max() > 1e-2
 
 
 @torch.no_grad()
@@ -202,7 +220,7 @@ def test_cached_chunks_equal_the_whole(static: bool, padded: bool, attention: st
                 swapped,
                 IDS[:, start:stop],
                 position_ids=positions[:, start:stop],
-                past_key_values=cache,
+                **{CACHE: cache},
                 # 5.0 tells a StaticCache where to write by this argument; later versions ignore it
                 cache_position=torch.arange(start, stop),
                 **mask,
@@ -326,6 +344,8 @@ def test_the_random_state_is_left_alone() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
+# that the inputs of an attention layer come as keywords, so that torch finds none, is transformers' own doing
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning")
 def test_hooks_stay_and_their_handles_still_work() -> None:
     model, calls = tiny("llama"), []
     attention = model.model.layers[0].self_attn
@@ -364,7 +384,8 @@ def test_gradient_checkpointing_gives_the_same_gradients() -> None:
     for checkpointing in (False, True):
         model = swap(tiny("llama")).train()
         if checkpointing:
-            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+            enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+            enable()
         out(model, use_cache=False).square().mean().backward()  # type: ignore[no-untyped-call]
         grads.append(model.model.layers[0].self_attn.layer.qkv.weight.grad)
     torch.testing.assert_close(grads[1], grads[0])
@@ -421,7 +442,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "decoder": (lambda: tiny("bert", is_decoder=True), r"attention\.self \(BertSelfAttention\): it is a decoder"),
     "flex": (
         lambda: tiny("llama", attention="flex_attention"),
-        r"attn_implementation='flex_attention' hands over masks .* set_attn_implementation\('sdpa'\) or 'eager'",
+        r"attn_implementation='flex_attention' hands over masks .* model.set_attn_implementation\('sdpa'\) or 'eager'",
     ),
 }
 

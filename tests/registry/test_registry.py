@@ -85,9 +85,9 @@ def test_a_glob_names_what_it_matches(make_variant: MakeVariant) -> None:
     registry = Registry([make_variant("gqa"), make_variant("mqa"), make_variant("rope")])
     assert registry.matching("?qa") == ["gqa", "mqa"]
     assert registry.matching("rope") == ["rope"]
-    with pytest.raises(UnknownVariant, match="no variant matches 'z\\*'. Installed: gqa, mqa, rope."):
+    with pytest.raises(UnknownVariant, match=r"no variant matches 'z\*'\. Installed: gqa, mqa, rope\."):
         registry.matching("z*")
-    with pytest.raises(UnknownVariant, match="did you mean 'rope'?"):
+    with pytest.raises(UnknownVariant, match=r"did you mean 'rope'\?"):
         registry.matching("ropes")
 
 
@@ -193,6 +193,12 @@ class TestLimit:
         registry = Registry.installed()
         assert names == set(registry.names()) if limit else names <= set(registry.names())
         assert registry.failures == {}
+
+    def test_a_distribution_without_metadata_harms_nobody(self, tmp_path: Path) -> None:
+        (tmp_path / "limit_two-1.5.dist-info" / "METADATA").unlink()
+        names = Registry.installed().names()
+        assert "one" in names
+        assert "two" not in names
 
     def test_tells_a_distribution_that_there_is_not(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("ATTNZOO_PLUGINS", "limit-ane,limit-two")

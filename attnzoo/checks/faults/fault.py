@@ -1,0 +1,84 @@
+"""A planted fault: one step of a sound layer changed, with the law that must find it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+
+from attnzoo.checks.faults.specimen import AbsoluteSpecimen, RotarySpecimen, Specimen, as_oracle
+from attnzoo.variant import Traits, Variant
+
+PLAIN = [
+    {"d_model": 24, "heads": 6, "kv_heads": 3, "head_dim": 10},
+    {"d_model": 24, "heads": 4, "kv_heads": 2, "bias": True, "scale": 0.5},
+]
+ROTARY = [
+    {"d_model": 24, "heads": 6, "kv_heads": 3, "head_dim": 10},
+    {"d_model": 24, "heads": 4, "kv_heads": 2, "head_dim": 10, "theta": 500.0, "layout": "interleaved"},
+    {"d_model": 24, "heads": 4, "kv_heads": 2, "head_dim": 10, "rotary_dim": 4, "bias": True},
+]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One planted fault.
+
+    id: theme and name    source: where it was really made (an entry of the faults' catalogue), or "ours"
+    clause: the convention it breaks    killed_by: the law that must find it    layer: the specimen with the fault in it
+    """
+
+    id: str
+    source: str
+    clause: str
+    killed_by: str
+    layer: type[Specimen]
+
+    @property
+    def truth(self) -> str:
+        """What is wrong, in one line."""
+        return (self.layer.__doc__ or "").strip().splitlines()[0]
+
+    @property
+    def needs(self) -> str:
+        """What a layer must have for the fault to be possible in it."""
+        return {"none": "", "rotary": "rotary positions", "absolute": "absolute positions"}[self.layer.places]
+
+    @property
+    def variant(self) -> Variant:
+        """The faulty layer as a variant that claims to be sound."""
+        return specimen_variant(self.id.replace(".", "_"), self.layer, self.truth)
+
+
+def specimen_variant(name: str, layer: type[Specimen], summary: str) -> Variant:
+    """A specimen, sound or not, with the claims of a sound one."""
+    positions = {"none": "none", "rotary": "relative", "absolute": "absolute"}[layer.places]
+    return Variant(
+        name=name,
+        build=layer,
+        summary=summary,
+        traits=Traits(cache="kv", cross=layer.places == "none", positions=positions),  # type: ignore[arg-type]
+        oracle=None if layer.places == "absolute" else as_oracle,
+        cases=ROTARY if layer.places == "rotary" else PLAIN,
+    )
+
+
+SOUND = [
+    specimen_variant("sound_plain", Specimen, "The specimen without positions."),
+    specimen_variant("sound_rotary", RotarySpecimen, "The specimen with rotary positions."),
+    specimen_variant("sound_absolute", AbsoluteSpecimen, "The specimen with absolute positions."),
+]
+
+
+def fault(id: str, source: str, clause: str, killed_by: str) -> Callable[[type[Specimen]], Fault]:
+    """Make a changed specimen a planted fault; its docstring says what is wrong."""
+
+    def plant(layer: type[Specimen]) -> Fault:
+        return Fault(id, source, clause, killed_by, layer)
+
+    return plant
+
+
+def faults_in(*modules: ModuleType) -> list[Fault]:
+    """The faults that these modules plant, in the order in which they stand there."""
+    return [value for module in modules for value in vars(module).values() if isinstance(value, Fault)]
