@@ -134,7 +134,7 @@ def options_matter(lab: Lab, see: Evidence) -> None:
         "rotary_dim": (2, 4),
     }
     x = lab.tokens()
-    takes = lab.variant.options or lab.case.options
+    takes = lab.variant.options or {word for case in lab.variant.cases for word in case}
     for word in (word for word in pairs if word in takes):
         if word == "causal" and lab.variant.traits.causal != "optional":
             continue

@@ -86,6 +86,11 @@ class Evidence:
         else:
             raise Broken(f"{what}: must raise {kind.__name__}, but was accepted")
 
+    def differs(self, one: Tensor, other: Tensor, what: str) -> None:
+        """The law asks for a difference, and there is one."""
+        change = tolerance.error(other, one)[0]
+        self.holds(change > REACTION, f"{what}: must differ, but by {change:.1e} only")
+
     def reacts(self, before: Tensor, after: Tensor, what: str) -> None:
         """Positive control: the change must show."""
         self.controls += 1

@@ -53,7 +53,8 @@ def half_sdpa(lab: Lab, see: Evidence) -> None:
 def half_layer(lab: Lab, see: Evidence) -> None:
     """A whole layer in a half type errs at most twice as much as the plain layer in that type.
 
-    Plain: the layer's own projections around torch's SDPA. The truth is the same layer in float64.
+    Plain: the layer's own projections around torch's SDPA. The truth is the same layer in float64, against which the
+    projections are held by themselves, to a rounding of the type in the mean.
     """
     for dtype in HALF:
         layer = lab.layer(dtype)
@@ -64,6 +65,10 @@ def half_layer(lab: Lab, see: Evidence) -> None:
         visible = reference.causal(q.shape[2], k.shape[2], lab.device) if lab.causal else None
         peer = layer.merge(reference.attention(q, k, v, visible=visible, scale=lab.scale(q)))
         _no_worse(see, layer(x), peer, truth(x.double()), f"the layer, {dtype}")
+        mixed = layer.attend(q, k, v)
+        _rounded_once(see, layer.merge(mixed), truth.merge(mixed.double()), f"the merged output, {dtype}")
+        for name, got, due in zip("qkv", (q, k, v), truth.project(x.double()), strict=True):
+            _rounded_once(see, got, due, f"{name}, {dtype}")
 
 
 @law("numerics.half_weights", "C17", needs=[weights], cases="options")
@@ -85,3 +90,10 @@ def _no_worse(see: Evidence, got: Tensor, peer: Tensor, due: Tensor, what: str) 
     floor = tolerance.FLOOR[got.dtype] / 2 * max(1.0, float(due.detach().abs().mean()))
     see.finite(got, what)
     see.holds(ours <= 2 * theirs + floor, f"{what} errs by {ours:.1e} in the mean, SDPA by {theirs:.1e}")
+
+
+def _rounded_once(see: Evidence, got: Tensor, due: Tensor, what: str) -> None:
+    """The mean error is that of a result rounded to its type."""
+    mean = float((got.double() - due).detach().abs().mean())
+    allowed = tolerance.FLOOR[got.dtype] * max(1.0, float(due.detach().abs().mean()))
+    see.holds(mean <= allowed, f"{what} errs by {mean:.1e} in the mean, at most {allowed:.1e}")

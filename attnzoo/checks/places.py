@@ -65,7 +65,7 @@ def shift(lab: Lab, see: Evidence) -> None:
                 layer(x, positions=index + far), y, f"the output {far} positions further, {dtype}", plain=angle_error
             )
         if x.shape[1] > 1:
-            see.reacts(y, layer(x, positions=index * 2), "the output when distances double")
+            see.differs(y, layer(x, positions=index * 2), "the outputs under single and under double distances")
 
 
 @law("position.distinct", "C9", needs=[positional], cases="default", where=lambda case: case.t > 1)
@@ -123,5 +123,5 @@ def matters(lab: Lab, see: Evidence) -> None:
     layer = lab.layer()
     x = lab.tokens()
     index = torch.arange(x.shape[1], device=lab.device)
-    see.reacts(layer(x), layer(x, positions=index + 1), "the output one position further")
+    see.differs(layer(x), layer(x, positions=index + 1), "the outputs in place and one position further")
     see.finite(layer(x, positions=index + 1), "the output one position further")

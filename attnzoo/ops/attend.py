@@ -86,9 +86,11 @@ def attend(
     backend: "eager" is the definition, "sdpa" torch's fused kernel, "auto" the fastest that does what was asked
 
     Raises `InputError` for shapes, dtypes or devices that do not fit, `Unsupported` for a named backend that cannot
-    do what was asked, `ConfigError` for an unknown backend.
+    do what was asked, `ConfigError` for an unknown backend, a dropout that is no share, or heads that do not share
+    the key-value heads evenly.
     """
     _check(q, k, v, mask, key_mask)
+    check_dropout(dropout)
     why_not = _why_not_sdpa(mask, need_weights)
     if backend == "sdpa" and why_not:
         raise Unsupported(f"backend='sdpa' {why_not}; use backend='auto' or 'eager'")
@@ -175,6 +177,12 @@ def check_backend(backend: str) -> str:
     return backend
 
 
+def check_dropout(dropout: float) -> None:
+    """Raises `ConfigError` for a dropout that is no share of the weights, or all of them."""
+    if not 0 <= dropout < 1:
+        raise ConfigError(f"dropout ({dropout}) is a share of weights: it must be at least 0 and below 1")
+
+
 def _why_not_sdpa(mask: Tensor | None, need_weights: bool) -> str | None:
     if need_weights:
         return "returns no weights"
@@ -194,6 +202,8 @@ def _check(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, key_mask: Tenso
         )
     if not q.dtype == k.dtype == v.dtype:
         raise InputError(f"q, k and v must share one dtype; got {q.dtype}, {k.dtype} and {v.dtype}")
+    if not q.is_floating_point():
+        raise InputError(f"q, k and v are {q.dtype}; weights are shares, so they need a floating type; try q.float()")
     if not q.device == k.device == v.device:
         raise InputError(f"q, k and v must share one device; got {q.device}, {k.device} and {v.device}")
     check_groups(h, g)

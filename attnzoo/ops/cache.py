@@ -32,8 +32,10 @@ class KVCache:
         if batch < 0 or max_len < 1:
             raise InputError(f"a cache needs batch >= 0 and max_len >= 1; got batch={batch}, max_len={max_len}")
         # Zeros, not empty memory: an uninitialised NaN behind a mask would still poison a weighted sum.
-        self._keys = torch.zeros(batch, kv_heads, max_len, head_dim, dtype=dtype, device=device)
-        self._values = torch.zeros_like(self._keys)
+        # Normal tensors even in inference mode: those made there could never be written outside of it.
+        with torch.inference_mode(False):
+            self._keys = torch.zeros(batch, kv_heads, max_len, head_dim, dtype=dtype, device=device)
+            self._values = torch.zeros_like(self._keys)
         self._length = 0
 
     @property
@@ -79,8 +81,14 @@ class KVCache:
         """Remember t more tokens; returns all keys and values, with gradients for the new ones only.
 
         k, v: (b, g, t, d)    returns: two of (b, g, length, d)
+        Raises `InputError`, and remembers nothing, where they do not fit.
         """
-        start, end = self._length, self._length + k.shape[2]
+        if k.shape != v.shape:
+            raise InputError(f"k {tuple(k.shape)} and v {tuple(v.shape)} must have one shape, (b, g, t, d)")
+        # torch itself would broadcast one sample over the batch, and one token over no room at all, without a word.
+        b, g, t, d = k.shape
+        self.check(batch=b, t=t, kv_heads=g, head_dim=d, dtype=self._keys.dtype, device=k.device)
+        start, end = self._length, self._length + t
         self._keys[:, :, start:end] = k.detach()
         self._values[:, :, start:end] = v.detach()
         self._length = end
@@ -104,8 +112,9 @@ class KVCache:
             raise InputError(
                 f"reorder({index.tolist()}) names rows that a batch of {self._keys.shape[0]} does not have"
             )
-        self._keys = self._keys.index_select(0, index)
-        self._values = self._values.index_select(0, index)
+        with torch.inference_mode(False):
+            self._keys = self._keys.index_select(0, index)
+            self._values = self._values.index_select(0, index)
 
 
 def _with_new(held: Tensor, new: Tensor) -> Tensor:

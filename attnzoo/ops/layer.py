@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from attnzoo.errors import ConfigError, InputError, Unsupported
 from attnzoo.ops import masks
-from attnzoo.ops.attend import attend, check_backend
+from attnzoo.ops.attend import attend, check_backend, check_dropout
 from attnzoo.ops.cache import KVCache
 from attnzoo.ops.heads import check_groups, head_width, merge_heads
 
@@ -49,8 +49,7 @@ class AttentionLayer(nn.Module):
         ).items():
             if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 1):
                 raise ConfigError(f"{word} must be a whole number above 0; got {number!r}")
-        if not 0 <= dropout < 1:
-            raise ConfigError(f"dropout ({dropout}) is a share of weights: it must be at least 0 and below 1")
+        check_dropout(dropout)
         check_groups(heads, kv_heads)
         self.d_model, self.heads, self.kv_heads = d_model, heads, kv_heads
         self.head_dim = head_width(d_model, heads, head_dim)

@@ -21,7 +21,9 @@ def rotate(x: Tensor, positions: Tensor, *, theta: float = 10000.0, layout: str 
 
     x: (b, h, t, d), d even    positions: (t,) or (b, t), integers    returns: (b, h, t, d)
     layout: "half" pairs channel i with i + d / 2 (Llama, NeoX), "interleaved" pairs 2 i with 2 i + 1 (GPT-J)
+    Raises `ConfigError` for an unknown layout.
     """
+    check_layout(layout)
     d, wide = x.shape[-1], wide_type(x.dtype)
     # In float64: in float32 an angle at position 100 000 is already off by a hundredth (C9).
     frequency = theta ** -(torch.arange(0, d, 2, dtype=torch.float64, device=x.device) / d)
@@ -34,6 +36,12 @@ def rotate(x: Tensor, positions: Tensor, *, theta: float = 10000.0, layout: str 
     turned = torch.stack([first * cos - second * sin, second * cos + first * sin])
     back = " -> ".join(reversed(pattern.split(" -> ")))
     return rearrange(turned, back).to(x.dtype)
+
+
+def check_layout(layout: str) -> None:
+    """Raises `ConfigError` for a layout that does not exist."""
+    if layout not in LAYOUTS:
+        raise ConfigError(f"unknown layout {layout!r}; it takes {' or '.join(map(repr, LAYOUTS))}")
 
 
 class Rotary:
@@ -50,13 +58,14 @@ class Rotary:
         self, head_dim: int, *, theta: float = 10000.0, layout: str = "half", rotary_dim: int | None = None
     ) -> None:
         rotary_dim = head_dim if rotary_dim is None else rotary_dim
-        if rotary_dim % 2 or not 0 < rotary_dim <= head_dim:
+        if head_dim < 2:
+            raise ConfigError(f"head_dim ({head_dim}) has no pair of channels to turn; take a head_dim of 2 or more")
+        if not isinstance(rotary_dim, int) or rotary_dim % 2 or not 0 < rotary_dim <= head_dim:
             raise ConfigError(
                 f"rotary_dim ({rotary_dim}) must be even, above 0 and at most head_dim ({head_dim}); "
-                f"try rotary_dim={max(2, min(rotary_dim, head_dim) // 2 * 2)}"
+                f"try rotary_dim={max(2, int(min(rotary_dim, head_dim)) // 2 * 2)}"
             )
-        if layout not in LAYOUTS:
-            raise ConfigError(f"unknown layout {layout!r}; it takes {' or '.join(map(repr, LAYOUTS))}")
+        check_layout(layout)
         if not theta > 0:
             raise ConfigError(f"theta ({theta}) must be above 0")
         self.theta, self.layout, self.rotary_dim = theta, layout, rotary_dim

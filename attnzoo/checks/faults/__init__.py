@@ -1,0 +1,10 @@
+"""Planted faults: what the suite must find, each a small change to a sound layer."""
+
+from __future__ import annotations
+
+from attnzoo.checks.faults import caches, conduct, heads, masks, places, scores, time
+from attnzoo.checks.faults.fault import SOUND, Fault, faults_in
+
+__all__ = ["FAULTS", "SOUND", "Fault"]
+
+FAULTS = faults_in(scores, masks, time, heads, places, caches, conduct)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
+from typing import Any, TypeVar
 
 from attnzoo.checks.faults.specimen import AbsoluteSpecimen, RotarySpecimen, Specimen, as_oracle
 from attnzoo.variant import Traits, Variant
 
-PLAIN = [
+Layer = TypeVar("Layer", bound=Specimen)
+
+PLAIN: list[dict[str, Any]] = [
     {"d_model": 24, "heads": 6, "kv_heads": 3, "head_dim": 10},
     {"d_model": 24, "heads": 4, "kv_heads": 2, "bias": True, "scale": 0.5},
 ]
-ROTARY = [
+ROTARY: list[dict[str, Any]] = [
     {"d_model": 24, "heads": 6, "kv_heads": 3, "head_dim": 10},
     {"d_model": 24, "heads": 4, "kv_heads": 2, "head_dim": 10, "theta": 500.0, "layout": "interleaved"},
     {"d_model": 24, "heads": 4, "kv_heads": 2, "head_dim": 10, "rotary_dim": 4, "bias": True},
@@ -70,15 +74,22 @@ SOUND = [
 ]
 
 
-def fault(id: str, source: str, clause: str, killed_by: str) -> Callable[[type[Specimen]], Fault]:
+def fault(id: str, source: str, clause: str, killed_by: str) -> Callable[[type[Layer]], type[Layer]]:
     """Make a changed specimen a planted fault; its docstring says what is wrong."""
 
-    def plant(layer: type[Specimen]) -> Fault:
-        return Fault(id, source, clause, killed_by, layer)
+    def plant(layer: type[Layer]) -> type[Layer]:
+        layer.fault = Fault(id, source, clause, killed_by, layer)
+        # A constructor written with *args takes the options of the sound specimen all the same.
+        sound = RotarySpecimen if issubclass(layer, RotarySpecimen) else Specimen
+        layer.__signature__ = inspect.signature(sound)  # type: ignore[attr-defined]
+        return layer
 
     return plant
 
 
 def faults_in(*modules: ModuleType) -> list[Fault]:
     """The faults that these modules plant, in the order in which they stand there."""
-    return [value for module in modules for value in vars(module).values() if isinstance(value, Fault)]
+    planted = (
+        vars(value).get("fault") for module in modules for value in vars(module).values() if isinstance(value, type)
+    )
+    return [fault for fault in planted if isinstance(fault, Fault)]

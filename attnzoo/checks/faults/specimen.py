@@ -62,6 +62,7 @@ class Specimen(nn.Module):
     """
 
     places: Places = "none"
+    fault: Any = None
 
     def __init__(
         self,

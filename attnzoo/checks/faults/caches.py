@@ -1,0 +1,234 @@
+"""Faults of the cache."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnzoo.checks.faults.fault import fault
+from attnzoo.checks.faults.specimen import Specimen, SpecimenCache
+
+
+@fault("cache.not_reset", "B57", "C13", "cache.reset")
+class NotReset(Specimen):
+    """`reset` keeps the tokens."""
+
+    class Cache(SpecimenCache):
+        def reset(self) -> None:
+            self.keys = self.keys if self.keys is None else self.keys[:, :, :1]
+            self.values = self.values if self.values is None else self.values[:, :, :1]
+
+    def new_cache(self, batch: int, max_len: int) -> SpecimenCache:
+        super().new_cache(batch, max_len)
+        return self.Cache(batch, max_len)
+
+
+@fault("cache.late_after_reset", "B57", "C13", "cache.reset")
+class LateAfterReset(Specimen):
+    """After `reset` the first new token is forgotten: wrong only in decoding after a reset."""
+
+    class Cache(SpecimenCache):
+        again = False
+
+        def reset(self) -> None:
+            super().reset()
+            self.again = True
+
+        def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+            if self.again and self.keys is None and self.values is None:
+                v = torch.cat([torch.zeros_like(v[:, :, :1]), v[:, :, 1:]], dim=2)
+            return super().append(k, v)
+
+    def new_cache(self, batch: int, max_len: int) -> SpecimenCache:
+        super().new_cache(batch, max_len)
+        return self.Cache(batch, max_len)
+
+
+@fault("cache.overflow_silent", "B59", "C13", "cache.overflow")
+class OverflowSilent(Specimen):
+    """Tokens that do not fit are accepted, and the oldest forgotten."""
+
+    def check_cache(self, x: Tensor, cache: SpecimenCache | None) -> None:
+        if cache is not None and x.shape[0] != cache.batch:
+            super().check_cache(x, cache)
+
+    def remember(self, cache: SpecimenCache, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        keys, values = cache.append(k, v)
+        if cache.length > cache.max_len and cache.keys is not None and cache.values is not None:
+            cache.keys, cache.values = cache.keys[:, :, -cache.max_len :], cache.values[:, :, -cache.max_len :]
+        return keys, values
+
+
+@fault("cache.changed_when_refused", "ours", "C13", "cache.overflow")
+class ChangedWhenRefused(Specimen):
+    """A call that is refused has already dropped the newest token from the cache."""
+
+    def check_key_mask(self, key_mask: Tensor | None, x: Tensor, s: int) -> None:
+        try:
+            super().check_key_mask(key_mask, x, s)
+        except Exception:
+            if self.used is not None and self.used.length:
+                self.used.crop(self.used.length - 1)
+            raise
+
+    def check_cache(self, x: Tensor, cache: SpecimenCache | None) -> None:
+        self.used = cache
+        super().check_cache(x, cache)
+
+
+@fault("cache.reorders_keys_only", "B60", "C13", "cache.reorder")
+class ReordersKeysOnly(Specimen):
+    """`reorder` moves the keys and forgets the values."""
+
+    class Cache(SpecimenCache):
+        def reorder(self, index: Tensor) -> None:
+            values = self.values
+            super().reorder(index)
+            self.values = values
+
+    def new_cache(self, batch: int, max_len: int) -> SpecimenCache:
+        super().new_cache(batch, max_len)
+        return self.Cache(batch, max_len)
+
+
+@fault("cache.reorders_backwards", "B60", "C13", "cache.reorder")
+class ReordersBackwards(Specimen):
+    """`reorder` sends row i to index[i] instead of fetching it from there."""
+
+    class Cache(SpecimenCache):
+        def reorder(self, index: Tensor) -> None:
+            if self.keys is not None and self.values is not None:
+                keys, values = self.keys.clone(), self.values.clone()
+                for row, place in enumerate(index.tolist()):
+                    keys[place], values[place] = self.keys[row], self.values[row]
+                self.keys, self.values = keys, values
+
+    def new_cache(self, batch: int, max_len: int) -> SpecimenCache:
+        super().new_cache(batch, max_len)
+        return self.Cache(batch, max_len)
+
+
+@fault("cache.crops_the_front", "ours", "C13", "cache.crop")
+class CropsTheFront(Specimen):
+    """`crop(n)` keeps the last n tokens instead of the first."""
+
+    class Cache(SpecimenCache):
+        def crop(self, n: int) -> None:
+            keys, values, length = self.keys, self.values, self.length
+            super().crop(n)
+            if keys is not None and values is not None:
+                self.keys, self.values = keys[:, :, length - n :], values[:, :, length - n :]
+
+    def new_cache(self, batch: int, max_len: int) -> SpecimenCache:
+        super().new_cache(batch, max_len)
+        return self.Cache(batch, max_len)
+
+
+@fault("cache.keeps_graph", "B70", "C13", "cache.gradients")
+class KeepsGraph(Specimen):
+    """Cached tokens hold on to their autograd graph."""
+
+    class Cache(SpecimenCache):
+        def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+            self.keys, self.values = super().append(k, v)
+            return self.keys, self.values
+
+    def new_cache(self, batch: int, max_len: int) -> SpecimenCache:
+        super().new_cache(batch, max_len)
+        return self.Cache(batch, max_len)
+
+
+@fault("cache.loses_gradient", "ours", "C13", "cache.gradients")
+class LosesGradient(Specimen):
+    """With a cache, the newest tokens' keys and values get no gradient."""
+
+    def remember(self, cache: SpecimenCache, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        return cache.append(k.detach(), v.detach())
+
+
+@fault("cache.counts_room", "ours", "C13", "cache.counts")
+class CountsRoom(Specimen):
+    """`nbytes` counts the room set aside instead of the tokens held."""
+
+    class Cache(SpecimenCache):
+        @property
+        def nbytes(self) -> int:
+            return super().nbytes * self.max_len // self.length if self.length else 0
+
+    def new_cache(self, batch: int, max_len: int) -> SpecimenCache:
+        super().new_cache(batch, max_len)
+        return self.Cache(batch, max_len)
+
+
+@fault("cache.holds_all_heads", "ours", "C13", "cache.counts")
+class HoldsAllHeads(Specimen):
+    """The cache holds the key-value heads written out for every query head."""
+
+    def remember(self, cache: SpecimenCache, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        return cache.append(self.share(k, self.heads), self.share(v, self.heads))
+
+
+@fault("cache.in_half", "ours", "C12", "cache.equals_whole")
+class CacheInHalf(Specimen):
+    """The cache holds its tokens in bfloat16."""
+
+    class Cache(SpecimenCache):
+        def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+            keys, values = super().append(k, v)
+            self.keys, self.values = keys.detach().bfloat16().to(k.dtype), values.detach().bfloat16().to(v.dtype)
+            return keys, values
+
+    def new_cache(self, batch: int, max_len: int) -> SpecimenCache:
+        super().new_cache(batch, max_len)
+        return self.Cache(batch, max_len)
+
+
+@fault("cache.on_module", "B57", "C18", "cache.apart")
+class CacheOnModule(Specimen):
+    """All caches of a layer share one memory, kept on the layer."""
+
+    def new_cache(self, batch: int, max_len: int) -> SpecimenCache:
+        self.one = getattr(self, "one", None) or super().new_cache(batch, max_len)
+        self.one.reset()
+        self.one.batch, self.one.max_len = batch, 10 * max_len
+        return self.one
+
+
+@fault("cache.without_causality", "ours", "C13", "cache.needs_causality")
+class CacheWithoutCausality(Specimen):
+    """A layer with causal=False takes a growing cache."""
+
+    def new_cache(self, batch: int, max_len: int) -> SpecimenCache:
+        return SpecimenCache(batch, max_len)
+
+    def refuse(self, context: Tensor | None, positions: Tensor | None, cache: SpecimenCache | None) -> None:
+        super().refuse(context, positions, None)
+
+
+@fault("cache.weights_of_new_keys", "ours", "C12", "cache.weights")
+class WeightsOfNewKeys(Specimen):
+    """With a cache, the returned weights leave out the cached keys."""
+
+    def forward(self, x: Tensor, *args: Any, **asked: Any) -> Any:
+        self.new = x.shape[1]
+        return super().forward(x, *args, **asked)
+
+    def show(self, weights: Tensor) -> Tensor:
+        return weights[..., -self.new :]
+
+
+@fault("cache.newest_twice", "B57", "C13", "cache.equals_whole")
+class NewestTwice(Specimen):
+    """The last token of the prompt is fed twice."""
+
+    class Cache(SpecimenCache):
+        def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+            if self.keys is None:
+                super().append(k[:, :, -1:], v[:, :, -1:])
+            return super().append(k, v)
+
+    def new_cache(self, batch: int, max_len: int) -> SpecimenCache:
+        super().new_cache(batch, max_len)
+        return self.Cache(batch, 2 * max_len)

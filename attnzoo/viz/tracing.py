@@ -1,0 +1,208 @@
+"""The shapes on the way through a layer, step by step, observed during a real forward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table
+from rich.text import Text
+from torch import Tensor, nn
+
+from attnzoo.viz.inside import Part, inner_steps
+from attnzoo.viz.scale import rendered
+from attnzoo.viz.stages import Watched, line_of, watch
+
+
+@dataclass(frozen=True)
+class Step:
+    """One tensor on the way.
+
+    axes: its symbolic shape in the alphabet of `attnzoo.protocol`    shape: the real one
+    strides: only where the tensor is not contiguous    mean, spread: over the entries that are not masked
+    parameters: of the module that made it    flops: 2 for each multiply-add of a matrix product, 1 an entry for the
+        scale, 3 for softmax; masked entries are counted too    where: the line of the code
+    """
+
+    name: str
+    axes: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...] | None
+    mean: float | None
+    spread: float | None
+    parameters: int
+    flops: int
+    where: str
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The way through a layer, from x to y. `print(trace)` shows a table, `to_dict()` is for programs.
+
+    sizes: what b, t, s, h, g, d and c are here    proven: from scores to weighted sum, the steps give the real output
+    error: how far off they are at most    note: the same in words
+    """
+
+    layer: str
+    sizes: Mapping[str, int]
+    steps: Sequence[Step]
+    parameters: int
+    proven: bool
+    error: float
+    note: str
+
+    @property
+    def flops(self) -> int:
+        """Of all steps."""
+        return sum(step.flops for step in self.steps)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The trace as plain data."""
+        return {**asdict(self), "sizes": dict(self.sizes), "flops": self.flops}
+
+    def table(self) -> Table:
+        """A row a step."""
+        sizes = ", ".join(f"{letter}={size}" for letter, size in self.sizes.items())
+        table = Table(title=f"{self.layer}: {sizes}", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        for column in ("step", "shape", "here"):
+            table.add_column(column, overflow="fold")
+        for column in ("mean", "spread", "params", "FLOPs"):
+            table.add_column(column, justify="right", no_wrap=True)
+        table.add_column("code", overflow="fold")
+        for step in self.steps:
+            here = " ".join(map(str, step.shape))
+            strides = f"\nstrides {' '.join(map(str, step.strides))}" if step.strides else ""
+            numbers = signed(step.mean), signed(step.spread), counted(step.parameters), counted(step.flops)
+            table.add_row(*map(Text, (step.name, step.axes, here + strides, *numbers, step.where)))
+        table.add_section()
+        table.add_row("in all", "", "", "", "", counted(self.parameters), counted(self.flops), "")
+        return table
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield self.table()
+        yield Text(self.note)
+
+    def __str__(self) -> str:
+        return rendered(self)
+
+
+def trace(
+    layer: nn.Module,
+    x: Tensor,
+    context: Tensor | None = None,
+    *,
+    mask: Tensor | None = None,
+    key_mask: Tensor | None = None,
+    positions: Tensor | None = None,
+    name: str = "",
+) -> Trace:
+    """Follow a real call of a layer, `layer(x, ...)`, and tell every shape on the way.
+
+        print(attnzoo.viz.trace(attnzoo.build("mha", d_model=64, heads=8), torch.randn(1, 10, 64)))
+
+    Projections, split heads, weighted sum, merged heads and output are the call's own tensors. Scores, scale, mask
+    and softmax are taken again from its q, k and v (a fused kernel never shows them), and held against its output.
+    Dropout sleeps.
+
+    x: (b, t, c)    context: (b, s, c)    mask, key_mask, positions: as for the layer's call    name: of the layer
+
+    Raises `Unsupported` for a layer that shows no stages, or does not take what was given.
+    """
+    seen = watch(layer, x, context=context, mask=mask, key_mask=key_mask, positions=positions)
+    inside = inner_steps(layer, seen)
+    (b, h, t, d), (_, g, s, _) = seen.q.shape, seen.k.shape
+    sizes = {"b": b, "t": t, "s": s, "h": h, "g": g, "d": d, "c": x.shape[-1]}
+    project, attend, merge = (line_of(getattr(layer, stage)) for stage in ("project", "attend", "merge"))
+    parts = [Part("x", "b t c", x)]
+    if context is not None:
+        parts.append(Part("context", "b s c", context))
+    parts += module_parts(seen, "project", sizes)
+    value = "d" if seen.v.shape[-1] == d else str(seen.v.shape[-1])
+    parts += [
+        Part("q, split", "b h t d", seen.q, where=project),
+        Part("k, split", "b g s d", seen.k, where=project),
+        Part("v, split", f"b g s {value}", seen.v, where=project),
+        *(part.at(attend) for part in inside.parts),
+        *module_parts(seen, "attend", sizes),
+        *merged(seen, merge, value),
+        *module_parts(seen, "merge", sizes),
+        Part("y", "b t c", seen.y, where=merge),
+    ]
+    steps = [told(part) for part in parts]
+    total = sum(parameter.numel() for parameter in layer.parameters())
+    return Trace(name or type(layer).__name__, sizes, steps, total, inside.proven, inside.error, inside.note)
+
+
+def module_parts(seen: Watched, stage: str, sizes: Mapping[str, int]) -> list[Part]:
+    """What the submodules made in a stage; parameters are counted at the first call of each."""
+    parts, counted_before = [], set[str]()
+    for call in seen.calls:
+        if call.stage != stage:
+            continue
+        parameters = sum(p.numel() for p in call.module.parameters()) if call.path not in counted_before else 0
+        counted_before.add(call.path)
+        name = f"{call.path}: {type(call.module).__name__}"
+        made = axes_of(call.made, seen, sizes)
+        parts.append(Part(name, made, call.made, parameters=parameters, flops=call.flops, where=call.where))
+    return parts
+
+
+def merged(seen: Watched, where: str, value: str) -> list[Part]:
+    """The heads side by side, as the first module of merge is given them."""
+    b, h, t, e = seen.mixed.shape
+    first = next((call.given for call in seen.calls if call.stage == "merge"), None)
+    return [] if first is None or first.shape != (b, t, h * e) else [Part("merged", f"b t (h {value})", first, where=where)]
+
+
+def axes_of(made: Tensor, seen: Watched, sizes: Mapping[str, int]) -> str:
+    """The symbolic shape of what a submodule made, by its role where that is known, else by its size."""
+    for stage, axes in ((seen.y, "b t c"), (seen.q, "b h t d"), (seen.k, "b g s d")):
+        if made is stage or (made.shape == stage.shape and made.data_ptr() == stage.data_ptr()):
+            return axes
+    if made.dim() == 4:
+        return next((axes for stage, axes in ((seen.q, "b h t d"), (seen.k, "b g s d")) if made.shape == stage.shape), plain(made))
+    if made.dim() != 3 or made.shape[0] != sizes["b"] or made.shape[1] not in (sizes["t"], sizes["s"]):
+        return plain(made)
+    h, g, d, c = (sizes[letter] for letter in "hgdc")
+    widths = {"((h+2g) d)": (h + 2 * g) * d, "(2g d)": 2 * g * d, "(h d)": h * d, "(g d)": g * d, "c": c}
+    width = made.shape[2]
+    tokens = "t" if made.shape[1] == sizes["t"] else "s"
+    return f"b {tokens} {next((axes for axes, size in widths.items() if size == width), width)}"
+
+
+def plain(made: Tensor) -> str:
+    return " ".join(map(str, made.shape))
+
+
+def told(part: Part) -> Step:
+    """A part of the way in numbers."""
+    values = part.made if part.visible is None else part.made[part.visible]
+    known = values.numel() > 0
+    wide = values.to(torch.float64)
+    return Step(
+        name=part.name,
+        axes=part.axes,
+        shape=tuple(part.made.shape),
+        strides=None if part.made.is_contiguous() else part.made.stride(),
+        mean=float(wide.mean()) if known else None,
+        spread=float(wide.std(correction=0)) if known else None,
+        parameters=part.parameters,
+        flops=part.flops,
+        where=part.where,
+    )
+
+
+def counted(number: int) -> str:
+    """
+    >>> counted(0), counted(12288), counted(2_457_600)
+    ('', '12 288', '2 457 600')
+    """
+    return f"{number:,}".replace(",", " ") if number else ""
+
+
+def signed(number: float | None) -> str:
+    return "" if number is None else f"{number:.3f}"
