@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from attnzoo import errors, ops, oracle
+from attnzoo import errors, ops, oracle, viz
 from attnzoo.hooks import hookimpl
 from attnzoo.registry import Registry, zoo
 from attnzoo.variant import Traits, Variant
@@ -32,6 +32,7 @@ __all__ = [
     "register",
     "temporary",
     "variants",
+    "viz",
 ]
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 import attnzoo
-from attnzoo.cli import check, describe, doctor
+from attnzoo.cli import check, describe, doctor, heatmap, trace
 from attnzoo.cli import list as listing
 from attnzoo.errors import AttnZooError
 
@@ -23,6 +23,8 @@ app = typer.Typer(
 app.command("list", epilog="Example: attnzoo list --json")(listing.list_)
 app.command("describe", epilog="Example: attnzoo describe gqa")(describe.describe)
 app.command("check", epilog="Example: attnzoo check gqa --only 'causality.*'")(check.check)
+app.command("trace", epilog=trace.EXAMPLE, context_settings=trace.BUILD_OPTIONS)(trace.trace)
+app.command("heatmap", epilog=heatmap.EXAMPLE, context_settings=trace.BUILD_OPTIONS)(heatmap.heatmap)
 app.command("doctor", epilog="Example: ATTNZOO_PLUGINS=attnzoo attnzoo doctor")(doctor.doctor)
 
 

@@ -267,7 +267,7 @@ class SwappedLlama(SwappedAttention):
         cache = past_key_values if cache is None else cache
         if cache is not None:
             # A StaticCache hands out its empty room too, and without a mask nothing would hide it. The length is read
-            # before the update, where all versions of transformers 5 agree on it, and only if needed: a GPU may hold it.
+            # before the update, where all versions of transformers 5 agree, and only if needed: it may be on a GPU.
             filled = int(cache.get_seq_length(self.layer_idx)) + q.shape[2] if attention_mask is None else None
             k, v = (held[:, :, :filled] for held in cache.update(k, v, self.layer_idx, asked))
         return self.answer(q, k, v, attention_mask, asked)

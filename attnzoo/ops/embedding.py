@@ -51,6 +51,8 @@ class TokenEmbedding(nn.Module):
     def _check(self, ids: Tensor, offset: int) -> None:
         if ids.dim() != 2 or ids.dtype not in (torch.int32, torch.int64):
             raise InputError(f"ids must be integers of shape (b, t); got {ids.dtype} of shape {tuple(ids.shape)}")
+        if ids.device != self.tokens.weight.device:
+            raise InputError(f"ids are on {ids.device}, the token table on {self.tokens.weight.device}")
         if offset < 0 or offset + ids.shape[1] > self.max_seq_len:
             raise InputError(
                 f"ids of {ids.shape[1]} tokens from position {offset} on do not fit max_seq_len ({self.max_seq_len})"

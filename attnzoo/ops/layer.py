@@ -106,7 +106,7 @@ class AttentionLayer(nn.Module):
         key_mask: (b, s), boolean, True = a real token    positions: (t,) or (b, t), integers
         cache: from `new_cache`; x then holds the newest tokens, and s counts the cached ones too
         """
-        self._refuse_what_is_not_honoured(context, positions, cache, need_weights)
+        self._refuse_what_is_not_honoured(context, mask, positions, cache, need_weights)
         self._check_input(x, context, mask, key_mask, positions, cache)
         offset = 0 if cache is None else cache.length
         q, k, v = self.project(x, context, positions=positions, offset=offset)
@@ -178,7 +178,12 @@ class AttentionLayer(nn.Module):
             )
 
     def _refuse_what_is_not_honoured(
-        self, context: Tensor | None, positions: Tensor | None, cache: KVCache | None, need_weights: bool
+        self,
+        context: Tensor | None,
+        mask: Tensor | None,
+        positions: Tensor | None,
+        cache: KVCache | None,
+        need_weights: bool,
     ) -> None:
         if positions is not None and not self.takes_positions:
             raise Unsupported(f"{self.variant}: positions has no effect here; use the variant 'rope', or leave it out")
@@ -199,6 +204,11 @@ class AttentionLayer(nn.Module):
             raise Unsupported(
                 f"{self.variant}: need_weights cannot be had from backend='sdpa', which returns no weights; "
                 "build with backend='auto' or 'eager'"
+            )
+        if mask is not None and mask.is_floating_point() and self.backend == "sdpa":
+            raise Unsupported(
+                f"{self.variant}: a floating mask cannot be had from backend='sdpa', which does not add it in the wide "
+                "type; build with backend='auto' or 'eager', or pass a boolean mask"
             )
 
     def _check_input(

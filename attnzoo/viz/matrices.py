@@ -181,7 +181,7 @@ def labelled(
         if len(labels) != count:
             raise InputError(f"{axis} are {count}, but {len(labels)} labels came for them")
     hidden = np.where(np.stack(visible), np.stack(weights), 0.0).astype(np.float32)
-    return Maps(hidden, np.stack(visible), [shown(q) for q in queries], [shown(k) for k in keys], name)
+    return Maps(hidden, np.stack(visible), [shown(q) for q in queries], [shown(k) for k in keys], name and shown(name))
 
 
 def pick(weights: NDArray[Any], sample: int | None) -> NDArray[Any]:

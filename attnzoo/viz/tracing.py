@@ -72,12 +72,12 @@ class Trace:
             table.add_column(column, overflow="fold")
         for column in ("mean", "spread", "params", "FLOPs"):
             table.add_column(column, justify="right", no_wrap=True)
-        table.add_column("code", overflow="fold")
+        table.add_column("code", no_wrap=True)
         for step in self.steps:
             here = " ".join(map(str, step.shape))
             strides = f"\nstrides {' '.join(map(str, step.strides))}" if step.strides else ""
             numbers = signed(step.mean), signed(step.spread), counted(step.parameters), counted(step.flops)
-            table.add_row(*map(Text, (step.name, step.axes, here + strides, *numbers, step.where)))
+            table.add_row(*map(Text, (step.name, step.axes, here + strides, *numbers, step.where.rpartition("/")[2])))
         table.add_section()
         table.add_row("in all", "", "", "", "", counted(self.parameters), counted(self.flops), "")
         return table
@@ -109,6 +109,7 @@ def trace(
     Dropout sleeps.
 
     x: (b, t, c)    context: (b, s, c)    mask, key_mask, positions: as for the layer's call    name: of the layer
+    q, k and v are as attention gets them, rotated and normed where the variant does that.
 
     Raises `Unsupported` for a layer that shows no stages, or does not take what was given.
     """
@@ -123,14 +124,14 @@ def trace(
     parts += module_parts(seen, "project", sizes)
     value = "d" if seen.v.shape[-1] == d else str(seen.v.shape[-1])
     parts += [
-        Part("q, split", "b h t d", seen.q, where=project),
-        Part("k, split", "b g s d", seen.k, where=project),
-        Part("v, split", f"b g s {value}", seen.v, where=project),
+        Part("q", "b h t d", seen.q, where=project),
+        Part("k", "b g s d", seen.k, where=project),
+        Part("v", f"b g s {value}", seen.v, where=project),
         *(part.at(attend) for part in inside.parts),
         *module_parts(seen, "attend", sizes),
         *merged(seen, merge, value),
         *module_parts(seen, "merge", sizes),
-        Part("y", "b t c", seen.y, where=merge),
+        Part("y", "b t c", seen.y),
     ]
     steps = [told(part) for part in parts]
     total = sum(parameter.numel() for parameter in layer.parameters())

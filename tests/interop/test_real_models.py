@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import runpy
 from pathlib import Path
 from typing import Any
@@ -100,9 +101,13 @@ def test_minilm_embeds_the_same(minilm: Any) -> None:
     assert similar[0, 1] > similar[0, 2] + 0.2  # and they mean something: the cat is near the animal
 
 
-def test_the_example_tells_what_it_found(capsys: pytest.CaptureFixture[str]) -> None:
-    example = runpy.run_path(str(EXAMPLE))
-    assert example["main"]() == 0
+def test_the_example_tells_what_it_found(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, smollm2: Any, minilm: Any
+) -> None:
+    for name, pair in (("load_smollm2", smollm2), ("load_minilm", minilm)):  # loaded already, by these two functions
+        fresh = copy.deepcopy(pair.original), pair.tokenizer
+        monkeypatch.setattr(models, name, lambda fresh=fresh: fresh)
+    assert runpy.run_path(str(EXAMPLE))["main"]() == 0
     told = " ".join(capsys.readouterr().out.split())
     assert "Prompt Why is the sky blue?" in told
     assert "Answer The sky is blue because" in told

@@ -1,0 +1,112 @@
+"""`attnzoo trace NAME`: every shape on the way through a layer."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+from torch import Tensor, nn
+
+from attnzoo import viz
+from attnzoo.cli.screen import print_json, quiet_zoo
+from attnzoo.errors import ConfigError
+from attnzoo.registry import Registry
+from attnzoo.viz.tokens import embed, words
+
+EXAMPLE = "Example: attnzoo trace gqa --d-model 64 --heads 8 --kv-heads 2 --seq 10"
+
+# Words that the verb does not know are build options, which the variant knows: --kv-heads 2 is kv_heads=2.
+BUILD_OPTIONS = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+
+def trace(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="A variant, as `attnzoo list` names it.", show_default=False)],
+    seq: Annotated[int | None, typer.Option(help="How many tokens to send through; 10 if neither is said.")] = None,
+    batch: Annotated[int, typer.Option(help="How many sequences.")] = 2,
+    text: Annotated[str, typer.Option(help="Send these words through, as random vectors, in place of --seq.")] = "",
+    scale_lesson: Annotated[
+        bool, typer.Option("--scale-lesson", help="Show also why the scale matters, as heads grow wider.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Where the random draws start.")] = 0,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
+) -> None:
+    """Follow a forward pass: each shape by letter and by number, mean and spread, parameters, FLOPs, line of code.
+
+    Any option of the variant can be given, as in --kv-heads 2 or --causal False; `attnzoo describe NAME` lists them.
+    Without any, the variant's first case is built.
+    """
+    with quiet_zoo() as zoo:
+        layer, width = build(zoo, name, context.args, seed)
+        x = tokens_in(width, seq, batch, text, seed)[0]
+        followed = viz.trace(layer, x, name=name)
+        lesson = viz.scale_lesson(seed=seed) if scale_lesson else None
+    if json:
+        return print_json({**followed.to_dict(), **({"scale_lesson": lesson.to_dict()} if lesson else {})})
+    console = Console()
+    console.print(followed)
+    if lesson:
+        console.print()
+        console.print(lesson)
+    return None
+
+
+def build(zoo: Registry, name: str, arguments: Sequence[str], seed: int) -> tuple[nn.Module, int]:
+    """A layer and its width, from the options on the command line, or from the variant's first case without any."""
+    if name.startswith("--"):
+        raise ConfigError(f"name the variant first, then its options; {name} came before it")
+    options = build_options(arguments) or dict(zoo[name].cases[0])
+    torch.manual_seed(seed)
+    return zoo.build(name, **options), int(options["d_model"])
+
+
+def build_options(arguments: Sequence[str]) -> dict[str, Any]:
+    """
+    >>> build_options(["--d-model", "64", "--causal=False", "--layout", "half"])
+    {'d_model': 64, 'causal': False, 'layout': 'half'}
+    """
+    options: dict[str, Any] = {}
+    rest = [part for argument in arguments for part in (argument.split("=", 1) if argument[:2] == "--" else [argument])]
+    while rest:
+        word = rest.pop(0)
+        if not word.startswith("--"):
+            raise ConfigError(f"{word!r} belongs to no option; build options are written as --heads 8")
+        if not rest or rest[0].startswith("--"):
+            raise ConfigError(f"{word} needs a value, as in {word} 8 or {word} False")
+        options[word[2:].replace("-", "_")] = value_of(rest.pop(0))
+    return options
+
+
+def value_of(text: str) -> Any:
+    """
+    >>> value_of("2"), value_of("half"), value_of("none"), value_of("true")
+    (2, 'half', None, True)
+    """
+    plain = {"true": True, "false": False, "none": None}
+    if text.lower() in plain:
+        return plain[text.lower()]
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def tokens_in(
+    width: int, seq: int | None, batch: int, text: str, seed: int, spread: float = 1.0
+) -> tuple[Tensor, list[str]]:
+    """Vectors to send through a layer, and what to call them.    returns: x (b, t, c), t labels"""
+    if seq is not None and text:
+        raise ConfigError("--seq and --text both say how many tokens there are; give one of them")
+    if text:
+        tokens = words(text)
+        return embed(tokens, width, spread=spread, seed=seed), tokens
+    seq = 10 if seq is None else seq
+    for word, number in (("--seq", seq), ("--batch", batch)):
+        if number < 1:
+            raise ConfigError(f"{word} must be at least 1; got {number}")
+    generator = torch.Generator().manual_seed(seed)
+    return spread * torch.randn(batch, seq, width, generator=generator), [str(i) for i in range(seq)]

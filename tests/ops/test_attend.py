@@ -1,0 +1,718 @@
+"""`attend`: numbers that can be worked out on paper, and the fused kernel held to the readable definition.
+
+Two probes: values that are the identity make the output the weights; zero queries make the visible weights equal.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from attnzoo import ops
+from attnzoo.checks.tolerance import budget, error
+from attnzoo.errors import ConfigError, InputError, Unsupported
+
+BACKENDS = pytest.mark.parametrize("backend", ["eager", "sdpa"])
+DTYPES = pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+HALF = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+INF = float("inf")
+
+
+def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def zeros(t: int, *, b: int = 1, h: int = 1, d: int = 1) -> Tensor:
+    return torch.zeros(b, h, t, d, dtype=torch.float64)
+
+
+def values(*numbers: float) -> Tensor:
+    return torch.tensor(numbers, dtype=torch.float64).reshape(1, 1, -1, 1)
+
+
+def identity(s: int) -> Tensor:
+    return torch.eye(s, dtype=torch.float64).reshape(1, 1, s, s)
+
+
+def near(actual: Tensor, *expected: Any) -> None:
+    """Every number of the one head, to the digits that are written here."""
+    torch.testing.assert_close(
+        actual.flatten(), torch.tensor(expected, dtype=actual.dtype).flatten(), rtol=0, atol=5e-5
+    )
+
+
+# Causality
+
+
+@BACKENDS
+def test_fewer_queries_than_keys_are_the_newest(backend: str) -> None:
+    seen = ops.attend(zeros(2), zeros(5), identity(5), causal=True, backend=backend)
+    near(seen, [0.25, 0.25, 0.25, 0.25, 0], [0.2] * 5)  # anchored top-left: 1 0 0 0 0 and .5 .5 0 0 0
+
+
+@BACKENDS
+def test_queries_older_than_every_key_see_nothing(backend: str) -> None:
+    seen = ops.attend(zeros(5), zeros(2), identity(2), causal=True, backend=backend)
+    near(seen, [0, 0], [0, 0], [0, 0], [1, 0], [0.5, 0.5])
+
+
+@BACKENDS
+def test_a_lone_query_sees_every_key(backend: str) -> None:
+    assert ops.attend(zeros(1), zeros(8), values(*range(8)), causal=True, backend=backend).item() == 3.5
+
+
+@BACKENDS
+def test_without_causality_every_query_sees_every_key(backend: str) -> None:
+    near(ops.attend(zeros(2), zeros(3), values(1, 2, 6), backend=backend), 3, 3)
+
+
+# Masks
+
+
+@BACKENDS
+def test_true_means_may_attend(backend: str) -> None:
+    mask = torch.tensor([[True, True, True, False]])
+    near(ops.attend(zeros(1), zeros(4), values(1, 2, 3, 100), mask=mask, backend=backend), 2)  # inverted: 100
+
+
+def test_a_floating_mask_of_ones_and_zeros_is_added_and_blocks_nothing() -> None:
+    ones = torch.ones(8, 8).tril()
+    seen = ops.attend(zeros(8), zeros(8), identity(8), mask=ones)
+    near(seen[0, 0, 0], [0.2797, *[0.1029] * 7])
+
+
+@BACKENDS
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8], ids=str)
+def test_a_mask_of_integers_is_refused_with_the_types_that_are_taken(backend: str, dtype: torch.dtype) -> None:
+    mask = torch.ones(2, 2, dtype=dtype)
+    with pytest.raises(InputError, match=rf"mask is {dtype}; it must be torch.bool.*or a floating type.*mask.bool\(\)"):
+        ops.attend(zeros(2), zeros(2), zeros(2), mask=mask, backend=backend)
+
+
+@BACKENDS
+@pytest.mark.parametrize("heads", [1, 2, 3])
+def test_padding_follows_its_sample_in_every_head(backend: str, heads: int) -> None:
+    key_mask = torch.tensor([[True, True, True], [True, False, False]])
+    v = values(1, 2, 3).expand(2, heads, 3, 1)
+    seen = ops.attend(zeros(1, b=2, h=heads), zeros(3, b=2, h=heads), v, key_mask=key_mask, backend=backend)
+    near(seen, [2.0] * heads, [1.0] * heads)  # tiled, the heads would take turns
+
+
+@BACKENDS
+def test_a_mask_per_head_follows_its_head_in_every_sample(backend: str) -> None:
+    mask = torch.tensor([[True, True, True], [True, False, False]])[None, :, None]
+    v = values(1, 2, 3).expand(3, 2, 3, 1)
+    seen = ops.attend(zeros(1, b=3, h=2), zeros(3, b=3, h=2), v, mask=mask, backend=backend)
+    near(seen, [2, 1] * 3)
+
+
+@BACKENDS
+def test_mask_padding_and_causality_meet(backend: str) -> None:
+    mask = torch.tensor([[True, True, True], [True, False, True], [True, True, True]])
+    key_mask = torch.tensor([[False, True, True]])
+    seen = ops.attend(
+        zeros(3), zeros(3), identity(3), mask=mask, key_mask=key_mask, causal=True, backend=backend
+    )
+    near(seen, [0, 0, 0], [0, 0, 0], [0, 0.5, 0.5])
+
+
+def test_a_floating_mask_meets_padding_and_causality_too() -> None:
+    key_mask = torch.tensor([[False, True, True, True]])
+    mask = torch.zeros(3, 4)
+    mask[2, 1] = -INF
+    mask[2, 3] = math.log(3)
+    seen = ops.attend(zeros(3), zeros(4), identity(4), mask=mask, key_mask=key_mask, causal=True)
+    near(seen, [0, 1, 0, 0], [0, 0.5, 0.5, 0], [0, 0, 0.25, 0.75])
+
+
+def test_a_floating_mask_is_added_after_the_scale() -> None:
+    mask = torch.tensor([[math.log(3.0), 0.0]])
+    near(ops.attend(zeros(1), zeros(2), identity(2), mask=mask, scale=7.0), [0.75, 0.25])
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (1, 1, 3, 5), (2, 1, 3, 5), (1, 4, 1, 5), (2, 4, 3, 5)], ids=str)
+def test_a_floating_mask_gets_its_gradient_in_its_own_shape(shape: tuple[int, ...]) -> None:
+    q, k, v, mask = normal(2, 4, 3, 6), normal(2, 2, 5, 6, seed=1), normal(2, 2, 5, 7, seed=2), normal(*shape, seed=3)
+
+    def mixed(mask: Tensor) -> Tensor:
+        return ops.attend(q, k, v, mask=mask, causal=True)
+
+    assert torch.autograd.gradcheck(mixed, mask.requires_grad_())
+
+
+# Rows that see nothing
+
+
+@BACKENDS
+def test_a_row_with_nothing_to_see_is_zero(backend: str) -> None:
+    mask = torch.ones(3, 4, dtype=torch.bool)
+    mask[1] = False
+    near(ops.attend(zeros(3), zeros(4), values(0, 1, 2, 3), mask=mask, backend=backend), 1.5, 0, 1.5)
+
+
+@BACKENDS
+def test_a_row_blinded_by_two_masks_together_is_zero(backend: str) -> None:
+    mask, key_mask = torch.tensor([[True, False], [True, True]]), torch.tensor([[False, True]])
+    near(ops.attend(zeros(2), zeros(2), values(3, 5), mask=mask, key_mask=key_mask, backend=backend), 0, 5)
+
+
+def test_a_floating_row_of_minus_infinity_is_zero_with_zero_weights_and_gradients() -> None:
+    mask = torch.tensor([[0.0, 0.0], [-INF, -INF]], dtype=torch.float64, requires_grad=True)
+    q = normal(1, 1, 2, 3).requires_grad_()
+    mixed, weights = ops.attend(q, normal(1, 1, 2, 3, seed=1), normal(1, 1, 2, 3), mask=mask, need_weights=True)
+    mixed.square().sum().backward()
+    assert not mixed[0, 0, 1].any()
+    assert weights[0, 0, 1].tolist() == [0, 0]
+    assert q.grad is not None
+    assert mask.grad is not None
+    assert mask.grad.isfinite().all()
+    assert not q.grad[0, 0, 1].any()
+    assert not mask.grad[1].any()
+    assert q.grad[0, 0, 0].any()
+
+
+@BACKENDS
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_a_key_blocked_twice_with_big_logits_is_as_one_blocked_once(backend: str, dtype: torch.dtype) -> None:
+    """Two fillers of the type's minimum add up to -inf, and -1e9 does not fit float16."""
+    q, k = torch.full((1, 1, 3, 4), -5.0, dtype=dtype), torch.full((1, 1, 3, 4), 1.0, dtype=dtype)
+    key_mask = torch.tensor([[True, True, False]])
+    seen = ops.attend(q, k, identity(3).to(dtype), key_mask=key_mask, causal=True, scale=1.0, backend=backend)
+    assert seen[0, 0].tolist() == [[1, 0, 0], [0.5, 0.5, 0], [0.5, 0.5, 0]]
+
+
+@BACKENDS
+def test_a_blocked_key_that_would_win_by_far_has_no_weight(backend: str) -> None:
+    seen = ops.attend(
+        values(1), values(0, 200, 1), identity(3), mask=torch.tensor([[True, False, True]]), scale=1.0, backend=backend
+    )
+    near(seen, [1 / (1 + math.e), 0, math.e / (1 + math.e)])
+    assert seen[0, 0, 0, 1] == 0
+
+
+@BACKENDS
+@pytest.mark.parametrize("poison", [INF, float("nan"), torch.finfo(torch.float64).max])
+def test_what_no_query_sees_reaches_neither_output_nor_gradient(backend: str, poison: float) -> None:
+    k, v = normal(1, 1, 4, 3), normal(1, 1, 4, 3, seed=1)
+    key_mask = torch.tensor([[True, True, False, True]])
+    expected = ops.attend(normal(1, 1, 2, 3, seed=2), k, v, key_mask=key_mask, backend=backend)
+    k[:, :, 2], v[:, :, 2] = poison, -poison
+    q = normal(1, 1, 2, 3, seed=2).requires_grad_()
+    mixed = ops.attend(q, k.requires_grad_(), v.requires_grad_(), key_mask=key_mask, backend=backend)
+    mixed.sum().backward()
+    assert torch.equal(mixed, expected)
+    for leaf in (q, k, v):
+        assert leaf.grad is not None
+        assert leaf.grad.isfinite().all()
+    assert k.grad is not None
+    assert not k.grad[:, :, 2].any()
+
+
+# Scale and softmax
+
+
+def one_sided() -> tuple[Tensor, Tensor, Tensor]:
+    """d = 16; the logits are scale * 4 ln 3 and 0, so a scale of 1/4 gives weights of 3 : 1."""
+    q, k = torch.zeros(1, 1, 1, 16, dtype=torch.float64), torch.zeros(1, 1, 2, 16, dtype=torch.float64)
+    q[..., 0], k[0, 0, 0, 0] = 1.0, 4 * math.log(3)
+    return q, k, identity(2)
+
+
+@BACKENDS
+@pytest.mark.parametrize(
+    ("scale", "expected"),
+    [
+        (None, [0.75, 0.25]),  # one over the root of the head width; twice would be .568, none .988
+        (1.0, [0.9878, 0.0122]),
+        (0.125, [0.6340, 0.3660]),
+        (0.0, [0.5, 0.5]),
+        (0, [0.5, 0.5]),
+        (-0.25, [0.25, 0.75]),
+    ],
+)
+def test_the_scale_is_the_one_given_or_one_over_the_root_of_the_head_width(
+    backend: str, scale: float | None, expected: list[float]
+) -> None:
+    near(ops.attend(*one_sided(), scale=scale, backend=backend), expected)
+
+
+@BACKENDS
+@pytest.mark.parametrize("scale", [0.0, -1.0])
+def test_a_scale_of_zero_or_less_does_not_lift_the_triangle(backend: str, scale: float) -> None:
+    q = normal(1, 2, 4, 3)
+    seen = ops.attend(q, q, identity(4).expand(1, 2, 4, 4), causal=True, scale=scale, backend=backend)
+    assert not seen.triu(1).any()
+    torch.testing.assert_close(seen.sum(-1), torch.ones(1, 2, 4, dtype=torch.float64))
+
+
+def test_the_width_of_the_values_does_not_enter_the_scale() -> None:
+    q, k, _ = one_sided()
+    near(ops.attend(q, k, torch.cat([identity(2), torch.zeros(1, 1, 2, 7)], dim=-1)), [0.75, 0.25, *[0.0] * 7])
+
+
+def test_weights_sum_to_one_over_the_keys() -> None:
+    _, weights = ops.attend(normal(2, 3, 3, 4), normal(2, 3, 5, 4, seed=1), normal(2, 3, 5, 4), need_weights=True)
+    torch.testing.assert_close(weights.sum(dim=-1), torch.ones(2, 3, 3, dtype=torch.float64))
+    assert (weights.sum(dim=-2) - 3 / 5).abs().max() > 0.1  # and not over the queries
+
+
+@BACKENDS
+def test_values_that_are_all_one_come_out_as_one(backend: str) -> None:
+    ones = torch.ones(2, 3, 5, 1, dtype=torch.float64)
+    mixed = ops.attend(normal(2, 3, 3, 4), normal(2, 3, 5, 4, seed=1), ones, backend=backend)
+    torch.testing.assert_close(mixed, torch.ones_like(mixed))
+
+
+@BACKENDS
+def test_logits_far_beyond_the_exponential_stay_finite(backend: str) -> None:
+    seen = ops.attend(values(1e4), values(1e4, -1e4, 1e4), identity(3), backend=backend)
+    near(seen, [0.5, 0, 0.5])
+
+
+def test_the_softmax_of_a_half_type_is_taken_in_float32() -> None:
+    """Logits of 256 and 257 are one number in bfloat16: taken there, the weights would be equal."""
+    q = torch.tensor([16.0, 1.0], dtype=torch.bfloat16).reshape(1, 1, 1, 2)
+    k = torch.tensor([[16.0, 0.0], [16.0, 1.0]], dtype=torch.bfloat16).reshape(1, 1, 2, 2)
+    _, weights = ops.attend(q, k, k, scale=1.0, need_weights=True)
+    near(weights.float(), [0.2695, 0.7305])  # 1/(1 + e) = 0.26894 and 0.73106, in steps of 2^-10 and 2^-8
+
+
+# Heads
+
+
+@BACKENDS
+def test_query_heads_in_a_row_read_one_key_value_head(backend: str) -> None:
+    v = torch.tensor([10.0, 20.0], dtype=torch.float64).reshape(1, 2, 1, 1).expand(1, 2, 3, 1)
+    near(ops.attend(zeros(1, h=4), zeros(3, h=2), v, backend=backend), [10, 10, 20, 20])  # tiled: 10 20 10 20
+
+
+@BACKENDS
+def test_grouped_heads_are_as_repeated_ones(backend: str) -> None:
+    q, k, v = normal(2, 6, 3, 4), normal(2, 2, 5, 4, seed=1), normal(2, 2, 5, 7, seed=2)
+    grouped = ops.attend(q, k, v, causal=True, backend=backend)
+    whole = ops.attend(
+        q, k.repeat_interleave(3, dim=1), v.repeat_interleave(3, dim=1), causal=True, backend=backend
+    )
+    torch.testing.assert_close(grouped, whole)
+
+
+# The definition, once more in loops
+
+
+def by_loops(q: Tensor, k: Tensor, v: Tensor, visible: Tensor, bias: Tensor, scale: float) -> Tensor:
+    """One number at a time, with no tensor operation that could share a mistake. All (b, h, ...) tensors are full."""
+    b, h, t, d = q.shape
+    g, s, e = v.shape[1:]
+    out = torch.zeros(b, h, t, e, dtype=torch.float64)
+    for n in range(b):
+        for i in range(h):
+            j = i // (h // g)
+            for row in range(t):
+                exps = {}
+                for key in range(s):
+                    if visible[n, i, row, key]:
+                        dot = sum(float(q[n, i, row, c]) * float(k[n, j, key, c]) for c in range(d))
+                        exps[key] = math.exp(scale * dot + float(bias[n, i, row, key]))
+                for c in range(e):
+                    top = sum(weight * float(v[n, j, key, c]) for key, weight in exps.items())
+                    out[n, i, row, c] = top / sum(exps.values()) if exps else 0.0
+    return out
+
+
+def test_attention_is_what_the_loops_say() -> None:
+    b, h, g, t, s, d, e = 2, 4, 2, 3, 5, 6, 7
+    q, k, v = normal(b, h, t, d), normal(b, g, s, d, seed=1), normal(b, g, s, e, seed=2)
+    key_mask = torch.tensor([[True] * 5, [False, True, False, True, True]])
+    bias = normal(1, h, t, s, seed=3)
+    bias[0, 1, 2, 1] = -INF
+    triangle = torch.tensor([[True, True, True, False, False], [True, True, True, True, False], [True] * 5])
+    visible = triangle & key_mask[:, None, None] & (bias > -INF)
+    expected = by_loops(q, k, v, visible, bias.expand(b, h, t, s), 0.3)
+    mixed = ops.attend(q, k, v, mask=bias, key_mask=key_mask, causal=True, scale=0.3)
+    torch.testing.assert_close(mixed, expected, rtol=0, atol=1e-13)
+
+
+# The fused kernel beside the definition
+
+B, H, G, T, S, D, E = 2, 6, 3, 5, 7, 4, 11
+
+
+def blind(mask: Tensor) -> Tensor:
+    mask = mask.clone()
+    mask[..., 2, :] = False
+    return mask
+
+
+QUESTIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "causal": {"causal": True},
+    "causal, t = s": {"causal": True, "t": S},
+    "causal, t > s": {"causal": True, "t": 13},
+    "one query": {"causal": True, "t": 1},
+    "mask of 2 axes": {"mask": blind(normal(T, S) > -0.5)},
+    "mask of 4 axes": {"mask": blind(normal(B, H, T, S) > -0.5), "causal": True},
+    "mask per head": {"mask": normal(1, H, 1, S) > -0.5},
+    "mask per sample": {"mask": normal(B, 1, T, S) > -0.5},
+    "strided mask": {"mask": (normal(B, H, S, 2 * T) > -0.5)[..., ::2].mT},
+    "padding": {"key_mask": normal(B, S) > -0.5},
+    "padding, causal, t = s": {"key_mask": normal(B, S) > 0, "causal": True, "t": S},
+    "mask, padding, causal": {"mask": normal(T, S) > -1, "key_mask": normal(B, S) > -0.5, "causal": True},
+    "no key at all": {"key_mask": torch.zeros(B, S, dtype=torch.bool)},
+    "scale zero": {"causal": True, "scale": 0.0, "t": S},
+    "scale negative": {"causal": True, "scale": -0.7, "t": S},
+    "scale negative, mask": {"mask": normal(T, S) > -0.5, "scale": -0.7},
+    "one key-value head": {"causal": True, "g": 1},
+    "no groups": {"causal": True, "g": H},
+    "no batch": {"causal": True, "b": 0},
+    "no queries": {"causal": True, "t": 0},
+    "no keys": {"causal": True, "s": 0},
+    "no tokens": {"causal": True, "t": 0, "s": 0},
+}
+
+
+def forward_backward(
+    question: dict[str, Any], dtype: torch.dtype, computed: torch.dtype, backend: str
+) -> dict[str, Tensor]:
+    """Output and gradients for inputs rounded to `dtype`, computed in `computed`."""
+    asked = dict(question)
+    b, g, t, s = asked.pop("b", B), asked.pop("g", G), asked.pop("t", T), asked.pop("s", S)
+    shapes = {"q": (b, H, t, D), "k": (b, g, s, D), "v": (b, g, s, E)}
+    leaves = {
+        name: normal(*shape, seed=seed, dtype=dtype).to(computed).requires_grad_()
+        for seed, (name, shape) in enumerate(shapes.items())
+    }
+    mixed = ops.attend(**leaves, **asked, backend=backend)
+    mixed.backward(normal(b, H, t, E, seed=4, dtype=dtype).to(computed))
+    return {"output": mixed, **{f"d{name}": leaf.grad for name, leaf in leaves.items() if leaf.grad is not None}}
+
+
+@DTYPES
+@pytest.mark.parametrize("question", QUESTIONS.values(), ids=QUESTIONS.keys())
+def test_the_fused_kernel_gives_what_the_definition_gives_forward_and_backward(
+    question: dict[str, Any], dtype: torch.dtype
+) -> None:
+    truth = forward_backward(question, dtype, torch.float64, "eager")
+    eager = forward_backward(question, dtype, dtype, "eager")
+    fused = forward_backward(question, dtype, dtype, "sdpa")
+    assert truth.keys() == fused.keys() == {"output", "dq", "dk", "dv"}
+    for name, expected in truth.items():
+        allowed = budget(dtype, plain=error(eager[name], expected)[0])
+        assert fused[name].shape == expected.shape
+        assert fused[name].dtype == dtype
+        assert error(fused[name], expected)[0] <= allowed, name
+        assert error(eager[name], expected)[0] <= budget(dtype, plain=error(fused[name], expected)[0]), name
+
+
+def strided(x: Tensor, how: str) -> Tensor:
+    """The same values, laid out otherwise."""
+    if how == "transposed":
+        return x.transpose(1, 2).contiguous().transpose(1, 2)
+    if how == "every second channel":
+        wide = x.new_full((*x.shape[:-1], 2 * x.shape[-1]), 9.0)
+        wide[..., ::2] = x
+        return wide[..., ::2]
+    return torch.cat([x.new_full((1,), 9.0), x.flatten()])[1:].view(x.shape)  # with an offset
+
+
+@BACKENDS
+@pytest.mark.parametrize("how", ["transposed", "every second channel", "offset"])
+def test_how_the_inputs_lie_in_memory_does_not_matter(backend: str, how: str) -> None:
+    q, k, v = normal(2, 4, 3, 6), normal(2, 2, 5, 6, seed=1), normal(2, 2, 5, 7, seed=2)
+    grad = normal(2, 4, 3, 7, seed=3)
+    outcomes = []
+    for inputs in ([q, k, v], [strided(x, how) for x in (q, k, v)]):
+        leaves = [x.detach().requires_grad_() for x in inputs]
+        mixed = ops.attend(*leaves, causal=True, backend=backend)
+        outcomes.append((mixed, *torch.autograd.grad(mixed, leaves, strided(grad, how))))
+    torch.testing.assert_close(outcomes[1], outcomes[0], rtol=0, atol=1e-14)
+
+
+@BACKENDS
+def test_an_expanded_batch_is_as_a_written_out_one(backend: str) -> None:
+    q, k = normal(1, 2, 3, 6).expand(3, 2, 3, 6), normal(1, 2, 5, 6, seed=1).expand(3, 2, 5, 6)
+    torch.testing.assert_close(
+        ops.attend(q, k, k, causal=True, backend=backend),
+        ops.attend(q.contiguous(), k.contiguous(), k.contiguous(), causal=True, backend=backend),
+        rtol=0,
+        atol=1e-14,
+    )
+
+
+@BACKENDS
+def test_a_gradient_without_strides_is_read_by_its_values(backend: str) -> None:
+    q = normal(2, 2, 3, 6).requires_grad_()
+    k = normal(2, 2, 5, 6, seed=1)
+    (by_sum,) = torch.autograd.grad(ops.attend(q, k, k, backend=backend).sum(), q)
+    (by_ones,) = torch.autograd.grad(ops.attend(q, k, k, backend=backend), q, torch.ones(2, 2, 3, 6).double())
+    torch.testing.assert_close(by_sum, by_ones, rtol=0, atol=1e-14)
+
+
+@BACKENDS
+def test_inputs_are_not_changed(backend: str) -> None:
+    q, k, v = normal(1, 2, 3, 4), normal(1, 2, 3, 4, seed=1), normal(1, 2, 3, 4, seed=2)
+    key_mask, mask = torch.tensor([[True, False, True]]), torch.tensor([[True, True, False]] * 3)
+    given = (q, k, v, key_mask, mask)
+    before = [x.clone() for x in given]
+    ops.attend(q, k, v, key_mask=key_mask, mask=mask, causal=True, scale=-1.0, backend=backend)
+    assert all(torch.equal(now, then) for now, then in zip(given, before, strict=True))
+
+
+# The choice of a backend
+
+
+def choices(**options: Any) -> tuple[bool, Tensor]:
+    """Whether the output carries the fused kernel's mark, and the output."""
+    q = normal(1, 2, 3, 4).requires_grad_()
+    mixed = ops.attend(q, q, q, **options)
+    assert mixed.grad_fn is not None
+    return "ScaledDotProduct" in type(mixed.grad_fn).__name__, mixed
+
+
+@pytest.mark.parametrize(
+    ("options", "fused"),
+    [
+        ({}, True),
+        ({"causal": True}, True),
+        ({"backend": "sdpa"}, True),
+        ({"backend": "eager"}, False),
+        ({"mask": torch.zeros(3, 3)}, False),
+    ],
+    ids=str,
+)
+def test_auto_takes_the_fused_kernel_where_it_can_and_a_named_backend_is_the_one_that_runs(
+    options: dict[str, Any], fused: bool
+) -> None:
+    assert choices(**options)[0] is fused
+
+
+def test_a_boolean_mask_goes_to_the_fused_kernel() -> None:
+    assert choices(mask=torch.ones(3, 3, dtype=torch.bool).tril())[0]
+
+
+def test_sdpa_with_weights_is_refused_with_the_way_out() -> None:
+    words = "backend='sdpa' returns no weights; use backend='auto' or 'eager'"
+    with pytest.raises(Unsupported, match=words):
+        ops.attend(zeros(2), zeros(2), zeros(2), need_weights=True, backend="sdpa")
+
+
+def test_sdpa_with_a_floating_mask_is_refused_with_the_way_out() -> None:
+    words = "backend='sdpa' does not add a floating mask in the wide type.*use backend='auto' or 'eager'"
+    with pytest.raises(Unsupported, match=words):
+        ops.attend(zeros(2), zeros(2), zeros(2), mask=torch.zeros(2, 2), backend="sdpa")
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+@pytest.mark.parametrize(
+    ("backend", "words"),
+    [
+        ("sdpaa", r"unknown backend 'sdpaa'; it takes auto, eager, sdpa; did you mean 'sdpa'\?"),
+        ("flash", r"unknown backend 'flash'; it takes auto, eager, sdpa"),
+    ],
+)
+def test_an_unknown_backend_is_refused_with_those_there_are(backend: str, words: str, need_weights: bool) -> None:
+    with pytest.raises(ConfigError, match=words):
+        ops.attend(zeros(2), zeros(2), zeros(2), need_weights=need_weights, backend=backend)
+
+
+@pytest.mark.parametrize("backend", ["auto", "eager"])
+def test_asking_for_the_weights_does_not_change_the_output(backend: str) -> None:
+    q, k, v = normal(2, 4, 3, 6), normal(2, 2, 5, 6, seed=1), normal(2, 2, 5, 7, seed=2)
+    mixed, weights = ops.attend(q, k, v, causal=True, need_weights=True, backend=backend)
+    assert weights.shape == (2, 4, 3, 5)
+    torch.testing.assert_close(ops.attend(q, k, v, causal=True, backend=backend), mixed, rtol=0, atol=1e-14)
+    torch.testing.assert_close(weights @ v.repeat_interleave(2, dim=1), mixed, rtol=0, atol=1e-14)
+
+
+# Dropout
+
+
+def test_the_weights_returned_are_those_before_dropout() -> None:
+    q = normal(1, 2, 5, 4)
+    torch.manual_seed(0)
+    mixed, weights = ops.attend(q, q, q, dropout=0.5, need_weights=True)
+    torch.testing.assert_close(weights.sum(dim=-1), torch.ones(1, 2, 5, dtype=torch.float64))
+    assert not torch.allclose(mixed, weights @ q)  # while the output was made with dropped ones
+
+
+@BACKENDS
+def test_dropped_weights_are_zero_and_the_others_made_up_for(backend: str) -> None:
+    torch.manual_seed(0)
+    seen = ops.attend(zeros(50), zeros(4), identity(4), dropout=0.5, backend=backend)
+    assert sorted(set(seen.flatten().tolist())) == [0.0, 0.5]  # a quarter, dropped or doubled
+
+
+@BACKENDS
+def test_no_dropout_draws_no_random_number(backend: str) -> None:
+    before = torch.get_rng_state()
+    ops.attend(zeros(2), zeros(2), zeros(2), dropout=0.0, backend=backend)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@BACKENDS
+@pytest.mark.parametrize("dropout", [-0.5, 1.0, 1.5])
+def test_a_dropout_that_is_no_share_is_refused(backend: str, dropout: float) -> None:
+    """torch's fused kernel takes a negative one without a word."""
+    with pytest.raises(ConfigError, match=rf"dropout \({dropout}\).* at least 0 and below 1"):
+        ops.attend(zeros(2), zeros(2), zeros(2), dropout=dropout, backend=backend)
+
+
+# Types
+
+
+@BACKENDS
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_the_type_goes_out_as_it_came_in(backend: str, dtype: torch.dtype) -> None:
+    q = normal(1, 2, 3, 4, dtype=dtype)
+    assert ops.attend(q, q, q, causal=True, backend=backend).dtype is dtype
+
+
+@HALF
+def test_the_weights_have_the_type_of_the_input(dtype: torch.dtype) -> None:
+    q = normal(1, 2, 3, 4, dtype=dtype)
+    assert ops.attend(q, q, q, need_weights=True)[1].dtype is dtype
+
+
+@pytest.mark.parametrize("inputs", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("mask", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_a_floating_mask_of_another_type_is_added_or_refused_the_same_on_every_path(
+    inputs: torch.dtype, mask: torch.dtype, need_weights: bool
+) -> None:
+    bias = torch.tensor([[0.5, -INF, -2.0]], dtype=mask)
+    q, k = zeros(1).to(inputs), zeros(3).to(inputs)
+    v = identity(3).to(inputs)
+    if mask == torch.float64 and inputs != torch.float64:
+        with pytest.raises(InputError, match="mask is torch.float64.* fits into torch.float32"):
+            ops.attend(q, k, v, mask=bias, need_weights=need_weights)
+        return
+    answer = ops.attend(q, k, v, mask=bias, need_weights=need_weights)
+    seen = answer[0] if isinstance(answer, tuple) else answer
+    assert seen.dtype is inputs
+    assert seen[0, 0, 0, 1] == 0
+    rest = math.exp(-2.5)
+    expected = torch.tensor([1, 0, rest], dtype=torch.float64) / (1 + rest)
+    assert error(seen[0, 0, 0], expected)[0] <= budget(inputs)
+
+
+@HALF
+def test_the_lowest_number_of_float32_hides_a_key_of_a_half_layer_without_becoming_infinite(
+    dtype: torch.dtype,
+) -> None:
+    """Cast to the layer's type it would be -inf, and a row full of it NaN; as a number, it makes the keys equal."""
+    lowest = torch.finfo(torch.float32).min
+    mask = torch.tensor([[0.0, lowest], [lowest, lowest]])
+    near(ops.attend(zeros(2).to(dtype), zeros(2).to(dtype), identity(2).to(dtype), mask=mask), [1, 0], [0.5, 0.5])
+
+
+def test_a_small_bias_is_not_rounded_to_the_type_of_a_half_layer() -> None:
+    """256 and 257 are one number in bfloat16."""
+    mask = torch.tensor([[256.0, 257.0]])
+    q = zeros(1).bfloat16()
+    _, weights = ops.attend(q, zeros(2).bfloat16(), identity(2).bfloat16(), mask=mask, need_weights=True)
+    near(weights.float(), [0.2695, 0.7305])
+
+
+def test_a_float64_input_is_computed_in_float64() -> None:
+    q, k = values(1.0), values(0.0, 1e-9)
+    weights = ops.attend(q, k, k, scale=1.0, need_weights=True)[1].flatten()
+    assert float(weights[1] - weights[0]) == pytest.approx(0.5e-9, rel=1e-6)  # in float32, exactly 0
+
+
+def test_autocast_does_not_take_the_logits_in_half_precision() -> None:
+    """Logits of 256 and 257 again: an autocast product of q and k would make them equal."""
+    q = torch.tensor([16.0, 1.0]).reshape(1, 1, 1, 2)
+    k = torch.tensor([[16.0, 0.0], [16.0, 1.0]]).reshape(1, 1, 2, 2)
+    expected = ops.attend(q, k, k, scale=1.0, need_weights=True)[1]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        weights = ops.attend(q, k, k, scale=1.0, need_weights=True)[1]
+    assert torch.equal(weights, expected)
+    near(weights, [0.26894, 0.73106])
+
+
+# Gradients
+
+
+@pytest.mark.parametrize("t", [3, 5])
+def test_the_definition_can_be_differentiated_twice(t: int) -> None:
+    q, k, v = normal(1, 2, t, 2), normal(1, 1, 4, 2, seed=1), normal(1, 1, 4, 3, seed=2)
+    mask = normal(t, 4, seed=3)
+    mask[1, 0] = -INF
+
+    def mixed(*inputs: Tensor) -> Tensor:
+        return ops.attend(*inputs, mask=mask, causal=True, backend="eager")
+
+    leaves = [x.requires_grad_() for x in (q, k, v)]
+    assert torch.autograd.gradcheck(mixed, leaves)
+    assert torch.autograd.gradgradcheck(mixed, leaves)
+
+
+def test_the_returned_weights_can_be_differentiated() -> None:
+    q, k = normal(1, 2, 3, 2).requires_grad_(), normal(1, 1, 4, 2, seed=1).requires_grad_()
+    assert torch.autograd.gradcheck(lambda q, k: ops.attend(q, k, k, causal=True, need_weights=True)[1], (q, k))
+
+
+# Refusals
+
+
+@BACKENDS
+@pytest.mark.parametrize(
+    ("q", "k", "v", "words"),
+    [
+        ((2, 3, 4), (2, 1, 3, 4), (2, 1, 3, 4), r"q, k, v need 4 axes, \(b, h, t, d\); got 3, 4 and 4"),
+        ((2, 1, 3, 4), (1, 1, 3, 4), (2, 1, 3, 4), r"q \(2, 1, 3, 4\), k \(1, 1, 3, 4\) and v \(2, 1, 3, 4\) do not"),
+        ((2, 1, 3, 4), (2, 1, 3, 5), (2, 1, 3, 5), r"k \(2, 1, 3, 5\).* do not fit \(b, h, t, d\), \(b, g, s, d\)"),
+        ((2, 1, 3, 4), (2, 1, 3, 4), (2, 1, 5, 4), r"v \(2, 1, 5, 4\) do not fit"),
+        ((2, 2, 3, 4), (2, 2, 3, 4), (2, 1, 3, 4), r"v \(2, 1, 3, 4\) do not fit"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_refused_with_all_of_them(
+    backend: str, q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...], words: str
+) -> None:
+    with pytest.raises(InputError, match=words):
+        ops.attend(torch.zeros(q), torch.zeros(k), torch.zeros(v), backend=backend)
+
+
+@BACKENDS
+def test_heads_that_do_not_fall_into_groups_are_refused(backend: str) -> None:
+    with pytest.raises(ConfigError, match=r"heads \(4\) must be a multiple of kv_heads \(3\); try kv_heads=2"):
+        ops.attend(zeros(2, h=4), zeros(2, h=3), zeros(2, h=3), backend=backend)
+
+
+@BACKENDS
+def test_mixed_types_are_refused_with_each_of_them(backend: str) -> None:
+    words = "must share one dtype; got torch.float64, torch.float32 and torch.bfloat16"
+    with pytest.raises(InputError, match=words):
+        ops.attend(zeros(2), zeros(2).float(), zeros(2).bfloat16(), backend=backend)
+
+
+@BACKENDS
+def test_whole_numbers_are_refused(backend: str) -> None:
+    """Cast back to integers, every weight below one would be zero."""
+    q = zeros(2).long()
+    with pytest.raises(InputError, match=r"q, k and v are torch.int64; .* floating"):
+        ops.attend(q, q, q, backend=backend)
+
+
+@BACKENDS
+def test_mixed_devices_are_refused_with_each_of_them(backend: str) -> None:
+    with pytest.raises(InputError, match="must share one device; got cpu, meta and cpu"):
+        ops.attend(zeros(2), zeros(2).to("meta"), zeros(2), backend=backend)
+
+
+@BACKENDS
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"mask": torch.ones(3, 2) > 0}, r"mask is \(3, 2\); with 2 axes it must be \(t, s\) = \(2, 3\)"),
+        ({"mask": torch.ones(1, 2, 3) > 0}, r"mask has 3 axes"),
+        ({"key_mask": torch.ones(1, 2) > 0}, r"key_mask is \(1, 2\); it must be \(b, s\) = \(1, 3\)"),
+        ({"key_mask": torch.ones(1, 3)}, r"key_mask is torch.float32; it must be torch.bool"),
+    ],
+)
+def test_masks_are_held_to_the_sizes_of_the_call(backend: str, asked: dict[str, Tensor], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        ops.attend(zeros(2), zeros(3), zeros(3), backend=backend, **asked)

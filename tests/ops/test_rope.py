@@ -1,0 +1,223 @@
+"""Rotary positions: literal angles, both layouts, and the types in which they are made."""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+import re
+
+import pytest
+import torch
+from torch import Tensor
+
+from attnzoo import ops
+from attnzoo.errors import ConfigError
+
+LAYOUTS = pytest.mark.parametrize("layout", ["half", "interleaved"])
+DTYPES = pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
+COS, SIN = math.cos(1.0), math.sin(1.0)  # 0.5403, 0.8415
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def unit(d: int, channel: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    """One token of one head: 1 in one channel. (1, 1, 1, d)"""
+    return torch.eye(d, dtype=dtype)[channel].reshape(1, 1, 1, d)
+
+
+def at(position: int) -> Tensor:
+    return torch.tensor([position])
+
+
+@pytest.mark.parametrize(
+    ("layout", "channel", "expected"),
+    [
+        ("half", 0, [COS, 0, SIN, 0]),
+        ("half", 2, [-SIN, 0, COS, 0]),
+        ("interleaved", 0, [COS, SIN, 0, 0]),
+        ("interleaved", 1, [-SIN, COS, 0, 0]),
+        ("half", 1, [0, math.cos(0.01), 0, math.sin(0.01)]),
+        ("interleaved", 2, [0, 0, math.cos(0.01), math.sin(0.01)]),
+    ],
+)
+def test_a_pair_turns_by_its_angle_in_the_plane_of_its_layout(
+    layout: str, channel: int, expected: list[float]
+) -> None:
+    turned = ops.rotate(unit(4, channel), at(1), layout=layout)
+    torch.testing.assert_close(turned.flatten(), torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-15)
+
+
+@LAYOUTS
+def test_position_zero_turns_nothing(layout: str) -> None:
+    x = normal(2, 3, 1, 6)
+    assert torch.equal(ops.rotate(x, at(0), layout=layout), x)
+
+
+@pytest.mark.parametrize("theta", [1e4, 5e5, 7.0])
+def test_the_second_pair_turns_by_a_root_of_theta(theta: float) -> None:
+    turned = ops.rotate(unit(4, 1), at(1), theta=theta).flatten()
+    assert math.atan2(turned[3], turned[1]) == pytest.approx(theta**-0.5, abs=1e-15)
+
+
+@LAYOUTS
+def test_only_the_distance_of_two_tokens_shows_in_their_product(layout: str) -> None:
+    q, k = normal(1, 1, 1, 6), normal(1, 1, 1, 6, seed=1)
+
+    def product(i: int, j: int) -> float:
+        return float((ops.rotate(q, at(i), layout=layout) * ops.rotate(k, at(j), layout=layout)).sum())
+
+    assert product(5, 2) == pytest.approx(product(1003, 1000), abs=1e-12)
+    assert abs(product(5, 2) - product(2, 5)) > 1e-2  # the sign of the distance shows
+
+
+@LAYOUTS
+def test_turning_keeps_the_length(layout: str) -> None:
+    x = normal(2, 3, 5, 6)
+    torch.testing.assert_close(ops.rotate(x, torch.arange(5) * 37, layout=layout).norm(dim=-1), x.norm(dim=-1))
+
+
+def test_a_permutation_of_the_channels_turns_one_layout_into_the_other() -> None:
+    x, places = normal(2, 3, 5, 6), torch.tensor([0, 3, 8, 256, 1001])
+    pairs = torch.tensor([0, 3, 1, 4, 2, 5])  # channel i beside channel i + 3
+    half = ops.rotate(x, places)
+    assert torch.equal(half[..., pairs], ops.rotate(x[..., pairs], places, layout="interleaved"))
+    assert not torch.equal(half, ops.rotate(x, places, layout="interleaved"))
+
+
+def test_the_gradient_is_the_turn_back() -> None:
+    x, g, places = normal(1, 2, 5, 6).requires_grad_(), normal(1, 2, 5, 6, seed=1), torch.arange(5)
+    (dx,) = torch.autograd.grad(ops.rotate(x, places), x, g)
+    torch.testing.assert_close(dx, ops.rotate(g, -places), rtol=0, atol=1e-15)
+
+
+def test_each_sample_may_have_its_own_positions() -> None:
+    x = normal(2, 3, 4, 6)
+    places = torch.tensor([[0, 1, 2, 3], [7, 5, 11, 2]])
+    turned = ops.rotate(x, places)
+    assert torch.equal(turned[:1], ops.rotate(x[:1], places[0]))
+    assert torch.equal(turned[1:], ops.rotate(x[1:], places[1]))
+
+
+@LAYOUTS
+def test_a_strided_input_is_read_by_its_values(layout: str) -> None:
+    x = normal(2, 5, 3, 12)[..., ::2].transpose(1, 2)
+    assert torch.equal(
+        ops.rotate(x, torch.arange(5), layout=layout), ops.rotate(x.contiguous(), torch.arange(5), layout=layout)
+    )
+
+
+def test_the_input_is_not_changed() -> None:
+    x = normal(1, 1, 3, 4)
+    before = x.clone()
+    ops.rotate(x, torch.arange(3))
+    assert torch.equal(x, before)
+
+
+@DTYPES
+@LAYOUTS
+def test_the_type_goes_out_as_it_came_in(dtype: torch.dtype, layout: str) -> None:
+    assert ops.rotate(unit(4, 0, dtype), at(3), layout=layout).dtype is dtype
+
+
+@pytest.mark.parametrize(
+    ("dtype", "position"),
+    [(torch.bfloat16, 256), (torch.bfloat16, 257), (torch.float16, 2048), (torch.float16, 2049)],
+    ids=str,
+)
+def test_a_half_type_does_not_round_the_position(dtype: torch.dtype, position: int) -> None:
+    """bfloat16 holds no 257 and float16 no 2049: an angle made in the layer's type falls on the neighbour's."""
+    turned = ops.rotate(unit(2, 0, dtype), at(position)).flatten()
+    exact = torch.tensor([math.cos(position), math.sin(position)], dtype=torch.float64)
+    torch.testing.assert_close(turned, exact.to(dtype), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("position", [100_003, 1_000_003])
+def test_a_far_position_is_exact_to_float32(position: int) -> None:
+    """The slow pairs are where an angle made in float32 is off by a hundredth."""
+    d = 8
+    turned = ops.rotate(torch.ones(1, 1, 1, d), at(position)).flatten()
+    for i in range(d // 2):
+        angle = position * 10000.0 ** (-2 * i / d)
+        assert float(turned[i]) == pytest.approx(math.cos(angle) - math.sin(angle), abs=5e-7), f"pair {i}"
+
+
+def test_autocast_changes_nothing() -> None:
+    x = normal(1, 2, 3, 4).float()
+    expected = ops.rotate(x, torch.arange(3) + 257)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        turned = ops.rotate(x, torch.arange(3) + 257)
+    assert torch.equal(turned, expected)
+
+
+@LAYOUTS
+def test_a_partial_rotation_turns_the_first_channels_and_passes_the_rest(layout: str) -> None:
+    x, places = normal(2, 3, 5, 7), torch.arange(5)
+    turned = ops.Rotary(7, rotary_dim=4, layout=layout, theta=100.0)(x, places)
+    assert torch.equal(turned[..., :4], ops.rotate(x[..., :4], places, layout=layout, theta=100.0))
+    assert torch.equal(turned[..., 4:], x[..., 4:])
+
+
+def test_a_whole_rotation_is_the_plain_one() -> None:
+    x, places = normal(2, 3, 5, 6), torch.arange(5)
+    assert torch.equal(ops.Rotary(6)(x, places), ops.rotate(x, places))
+
+
+def test_a_rotary_holds_no_tensor_and_survives_copying() -> None:
+    rotary = ops.Rotary(6, theta=500.0, layout="interleaved", rotary_dim=4)
+    x, places = normal(1, 2, 5, 6), torch.arange(5)
+    turned = rotary(x, places)
+    assert not any(isinstance(value, Tensor) for value in vars(rotary).values())
+    assert torch.equal(copy.deepcopy(rotary)(x, places), turned)
+    assert torch.equal(pickle.loads(pickle.dumps(rotary))(x, places), turned)
+
+
+def test_a_rotary_tells_its_settings() -> None:
+    assert repr(ops.Rotary(8, theta=500.0, layout="interleaved", rotary_dim=4)) == (
+        "Rotary(theta=500, layout='interleaved', rotary_dim=4)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "rotary_dim", "words"),
+    [
+        (7, None, r"rotary_dim \(7\) must be even, above 0 and at most head_dim \(7\); try rotary_dim=6"),
+        (8, 5, r"rotary_dim \(5\) must be even, above 0 and at most head_dim \(8\); try rotary_dim=4"),
+        (8, 10, r"rotary_dim \(10\) must be even, above 0 and at most head_dim \(8\); try rotary_dim=8"),
+        (8, 0, r"rotary_dim \(0\) must be even.*try rotary_dim=2"),
+        (8, -2, r"rotary_dim \(-2\) must be even.*try rotary_dim=2"),
+        (8, 4.0, r"rotary_dim \(4.0\) must be even"),
+    ],
+)
+def test_a_rotary_dim_that_cannot_be_paired_is_refused_with_one_that_can(
+    head_dim: int, rotary_dim: int | None, words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words) as refusal:
+        ops.Rotary(head_dim, rotary_dim=rotary_dim)
+    offered = re.search(r"try rotary_dim=(\d+)", str(refusal.value))
+    assert offered
+    assert ops.Rotary(head_dim, rotary_dim=int(offered[1])).rotary_dim == int(offered[1])
+
+
+def test_a_head_of_one_channel_has_no_pair_and_is_offered_no_way_that_fails() -> None:
+    with pytest.raises(ConfigError, match=r"head_dim \(1\).*head_dim of 2 or more") as refusal:
+        ops.Rotary(1)
+    assert "try rotary_dim" not in str(refusal.value)
+
+
+def test_an_unknown_layout_is_refused_with_the_two_there_are() -> None:
+    with pytest.raises(ConfigError, match="unknown layout 'neox'; it takes 'half' or 'interleaved'"):
+        ops.Rotary(8, layout="neox")
+
+
+def test_an_unknown_layout_is_refused_by_the_bare_function_too() -> None:
+    with pytest.raises(ConfigError, match="unknown layout 'neox'; it takes 'half' or 'interleaved'"):
+        ops.rotate(unit(4, 0), at(1), layout="neox")
+
+
+@pytest.mark.parametrize("theta", [0.0, -1.0, float("nan")])
+def test_a_theta_that_is_not_above_zero_is_refused(theta: float) -> None:
+    with pytest.raises(ConfigError, match=rf"theta \({theta}\) must be above 0"):
+        ops.Rotary(8, theta=theta)
