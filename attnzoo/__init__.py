@@ -60,6 +60,7 @@ def check(
     device: str = "cpu",
     depth: str = "quick",
     only: Sequence[str] = (),
+    case: str = "",
     seed: int = 0,
     progress: Callable[..., None] | None = None,
 ) -> Report:
@@ -70,7 +71,7 @@ def check(
     from attnzoo import checks
 
     judged = variant if isinstance(variant, Variant) else describe(variant)
-    return checks.check(judged, device=device, depth=depth, only=only, seed=seed, progress=progress)
+    return checks.check(judged, device=device, depth=depth, only=only, case=case, seed=seed, progress=progress)
 
 
 def register(variant: Variant, *, replace: bool = False) -> None:

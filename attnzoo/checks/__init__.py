@@ -38,12 +38,14 @@ def check(
     device: str = "cpu",
     depth: str = "quick",
     only: Sequence[str] = (),
+    case: str = "",
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Report:
     """Hold a variant to every law, or to those that `only` names.
 
     device: "cpu", "cuda", …    depth: "quick", or "full" for more seeds    only: law ids or globs
-    Raises `ConfigError` for a device that is not there, an unknown depth, or an `only` that names no law.
+    case: one case only, by name, and after it what is to differ, as in "options-0,b=1,t=2"
+    Raises `ConfigError` for a device, depth, law or case that there is not.
     """
-    return Run(variant, LAWS, device=device, depth=depth, seed=seed).report(only, progress)
+    return Run(variant, LAWS, device=device, depth=depth, seed=seed, case=case).report(only, progress)

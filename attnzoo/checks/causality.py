@@ -45,8 +45,8 @@ def no_future(lab: Lab, see: Evidence) -> None:
             see.reacts(before[:, j:], after[:, j:], f"{mode}: outputs from token {j} on")
     if lab.variant.traits.causal == "optional":
         free = lab.layer(causal=False)
-        changed = torch.cat([x[:, :-1], other[:, -1:]], dim=1)
-        see.reacts(free(x)[:, :-1], free(changed)[:, :-1], "earlier outputs with causal=False")
+        changed = torch.cat([x[:, :1], other[:, 1:]], dim=1)
+        see.reacts(free(x)[:, :1], free(changed)[:, :1], "the first output with causal=False")
 
 
 def _modes(lab: Lab, layer: Any, t: int) -> dict[str, Callable[[Tensor], Tensor]]:

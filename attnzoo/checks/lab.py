@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import math
 import random
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from attnzoo.errors import AttnZooError
+from attnzoo.errors import ConfigError, did_you_mean
 from attnzoo.variant import Variant
 
 
@@ -24,11 +25,23 @@ class Case:
     options: Mapping[str, Any]
     b: int
     t: int
+    changed: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def causal(self) -> bool:
         """Built causal, as far as the options tell."""
         return bool(self.options.get("causal", True))
+
+    @property
+    def words(self) -> str:
+        """The case as `--case` takes it: its name, and what differs from the case of that name."""
+        return ",".join([self.name, *(f"{word}={value}" for word, value in self.changed.items())])
+
+    def change(self, **sizes: Any) -> Case:
+        """The same case with other options, or another b or t."""
+        own = {"b": self.b, "t": self.t, **sizes}
+        options = {**self.options, **{word: value for word, value in sizes.items() if word not in ("b", "t")}}
+        return Case(self.name, options, own["b"], own["t"], {**self.changed, **sizes})
 
     @property
     def flat(self) -> bool:
@@ -77,13 +90,35 @@ def size_cases(variant: Variant) -> list[Case]:
     return [Case(name, options, b, t) for name, (b, t) in sizes.items()]
 
 
+def find_case(words: str, cases: Sequence[Case]) -> Case:
+    """The case that these words name: one of `cases`, and after its name what is to differ, as in "options-0,b=1,t=2".
+
+    Raises `ConfigError` for a name that there is not, or words that are no option.
+    """
+    name, *changes = [word.strip() for word in words.split(",")]
+    found = next((case for case in cases if case.name == name), None)
+    if found is None:
+        names = [case.name for case in cases]
+        raise ConfigError(f"no case is called {name!r}{did_you_mean(name, names)}; cases: {', '.join(names)}")
+    sizes = {}
+    for change in changes:
+        word, equals, value = change.partition("=")
+        if not equals:
+            raise ConfigError(f"--case: {change!r} must be word=value, as in {name},b=1,t=2")
+        try:
+            sizes[word] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            sizes[word] = value
+    return found.change(**sizes)
+
+
 def _builds(variant: Variant, name: str, options: Mapping[str, Any]) -> bool:
     """The variant's own cases must build; a coincidence that it refuses is not among its kinds."""
     if name.startswith("options-"):
         return True
     try:
         variant.build(**options)
-    except AttnZooError:
+    except Exception:  # a stranger's factory refuses in its own words, by an assert even, as it may to the registry
         return False
     return True
 
@@ -121,7 +156,8 @@ class Lab:
     @property
     def width(self) -> int:
         """The layer's d_model."""
-        return int(self.case.options["d_model"])
+        options = self.case.options
+        return int(options["d_model"] if "d_model" in options else (self.variant.options or {})["d_model"].default)
 
     @property
     def causal(self) -> bool:

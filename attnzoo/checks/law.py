@@ -80,12 +80,11 @@ def laws_in(*modules: ModuleType) -> list[Law]:
 
 
 def option(name: str) -> Need:
-    """The variant takes this build option."""
+    """The variant takes this build option; where `build` takes any keyword, its cases show which it knows."""
 
     def need(variant: Variant) -> str | None:
-        if variant.options is None or name in variant.options:
-            return None
-        return f"takes no option {name}"
+        shown = {word for case in variant.cases for word in case}
+        return None if name in (shown if variant.options is None else variant.options) else f"takes no option {name}"
 
     return need
 
@@ -127,7 +126,9 @@ def positional(variant: Variant) -> str | None:
 
 def plain(variant: Variant) -> str | None:
     """Its attention is the plain one, so that torch's SDPA is its truth."""
-    return None if variant.traits.plain else "declares that its attention is more than SDPA"
+    if not variant.traits.plain:
+        return "declares that its attention is more than SDPA"
+    return sees_all(variant)
 
 
 def sees_all(variant: Variant) -> str | None:

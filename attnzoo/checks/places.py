@@ -6,7 +6,7 @@ import torch
 
 from attnzoo.checks.evidence import Evidence
 from attnzoo.checks.lab import Lab
-from attnzoo.checks.law import law, positional
+from attnzoo.checks.law import law, positional, sees_all
 from attnzoo.variant import Variant
 
 
@@ -27,11 +27,12 @@ def absolute(variant: Variant) -> str | None:
     return None if kind == "absolute" else f"declares positions {kind!r}, not 'absolute'"
 
 
-@law("position.permutation", "C5", needs=[unplaced], where=lambda case: case.t > 1)
+@law("position.permutation", "C5", needs=[unplaced, sees_all], where=lambda case: case.t > 1)
 def permutation(lab: Lab, see: Evidence) -> None:
     """Without positions attention is blind to order: permuted tokens give permuted outputs.
 
-    Under causality the last token still sees all: its output does not move when those before it are permuted.
+    Under causality the last token still sees all: its output does not move when those before it are permuted. Where
+    only some keys are seen, which ones goes by the order, and the law does not apply.
     """
     layer = lab.layer()
     x = lab.tokens()

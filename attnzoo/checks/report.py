@@ -13,6 +13,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from attnzoo.checks.diagnosis import Diagnosis
+
 Outcome = Literal["passed", "failed", "error", "known", "unexpected-pass", "not-applicable", "blocked", "vacuous"]
 
 RED = frozenset({"failed", "error", "unexpected-pass", "vacuous"})
@@ -26,7 +28,8 @@ STYLE = {"passed": "green", "known": "yellow", "not-applicable": "dim", "blocked
 class Result:
     """How one law came out.
 
-    message: why, for any outcome but a pass    case: the case it failed on    cases, comparisons: how much was tried
+    message: why, for any outcome but a pass    cases, comparisons: how much was tried
+    case: the case it failed on    smallest: the smallest case, made from it, on which it still fails
     worst: the largest error over its budget, and `worst_of` what it was    seconds: time spent
     reproduce: the command that shows it again
     """
@@ -37,6 +40,7 @@ class Result:
     outcome: Outcome
     message: str = ""
     case: str = ""
+    smallest: str = ""
     cases: int = 0
     comparisons: int = 0
     worst: float = 0.0
@@ -58,6 +62,7 @@ class Report:
     depth: str
     seed: int
     results: Sequence[Result]
+    diagnosis: Diagnosis | None = None
 
     @property
     def passed(self) -> bool:
@@ -87,6 +92,7 @@ class Report:
             "passed": self.passed,
             "counts": dict(self.counts),
             "seconds": round(self.seconds, 3),
+            "diagnosis": None if self.diagnosis is None else asdict(self.diagnosis),
             "results": [asdict(result) for result in self.results],
         }
 
@@ -121,6 +127,19 @@ class Report:
                 style = STYLE.get(result.outcome, "red")
                 console.print(f"\n{self.variant}: {tell(result)}", style=style, markup=False, highlight=False)
 
+        if self.diagnosis is not None:
+            console.print(f"\n{self.variant}: {self.diagnosis}", style="bold", markup=False, highlight=False)
+            console.print(f"{self.variant}: {self.holding}", style="dim", markup=False, highlight=False)
+
+    @property
+    def holding(self) -> str:
+        """What still holds, by theme."""
+        themes: dict[str, list[Outcome]] = {}
+        for result in self.results:
+            themes.setdefault(result.law.partition(".")[0], []).append(result.outcome)
+        whole = [theme for theme, outcomes in themes.items() if set(outcomes) <= {"passed", "not-applicable", "known"}]
+        return f"what still holds: {self.counts['passed']} laws, all of {', '.join(whole) or 'no theme'}"
+
     def table(self) -> Table:
         """A row a law: outcome, how much was tried, and how close it came to its budget."""
         table = Table(title=f"{self.variant} on {self.device}", title_justify="left", box=SIMPLE_HEAD)
@@ -154,6 +173,8 @@ def tell(result: Result) -> str:
         lines.append(f"  case {result.case}: {result.message}")
     elif result.message:
         lines.append(f"  {result.message}")
+    if result.smallest != result.case:
+        lines.append(f"  smallest case that fails: {result.smallest}")
     if result.reproduce:
         lines.append(f"  again: {result.reproduce}")
     return "\n".join(lines)

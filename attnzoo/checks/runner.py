@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import functools
+import itertools
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,10 +14,12 @@ from typing import Any
 
 import torch
 
+from attnzoo.checks.diagnosis import Diagnosis, diagnose
 from attnzoo.checks.evidence import Broken, Evidence, NoReaction
-from attnzoo.checks.lab import Case, Lab, option_cases, size_cases
+from attnzoo.checks.lab import Case, Lab, find_case, option_cases, size_cases
 from attnzoo.checks.law import Law
 from attnzoo.checks.report import RED, Outcome, Report, Result
+from attnzoo.checks.shrink import shrink
 from attnzoo.errors import ConfigError, did_you_mean
 from attnzoo.variant import Variant
 
@@ -30,15 +33,25 @@ SEEDS = {"quick": 1, "full": 5}
 class Run:
     """One variant held to the laws on one device. Results are made when asked for, each once.
 
-    Raises `ConfigError` for a device that is not there, or an unknown depth.
+    case: only this case, by its name, and after it what is to differ, as in "options-0,b=1,t=2"
+    explain: shrink the cases of failures, and diagnose them
+    Raises `ConfigError` for a device that is not there, an unknown depth, or a case that there is not.
     """
 
     def __init__(
-        self, variant: Variant, laws: Sequence[Law], *, device: str = "cpu", depth: str = "quick", seed: int = 0
+        self,
+        variant: Variant,
+        laws: Sequence[Law],
+        *,
+        device: str = "cpu",
+        depth: str = "quick",
+        seed: int = 0,
+        case: str = "",
+        explain: bool = True,
     ) -> None:
         if depth not in SEEDS:
             raise ConfigError(f"unknown depth {depth!r}; it takes {' or '.join(map(repr, SEEDS))}")
-        self.variant, self.depth, self.seed = variant, depth, seed
+        self.variant, self.depth, self.seed, self.case, self.explain = variant, depth, seed, case, explain
         self.laws = {law.id: law for law in laws}
         self.device = find_device(device)
         self._results: dict[str, Result] = {}
@@ -57,15 +70,39 @@ class Run:
         if progress:
             progress(len(chosen), len(chosen), "")
         results += self._unknown_failures()
-        return Report(self.variant.name, version("attnzoo"), str(self.device), self.depth, self.seed, results)
+        failing = any(result.outcome in ("failed", "error") and result.case for result in results)
+        return Report(
+            variant=self.variant.name,
+            version=version("attnzoo"),
+            device=str(self.device),
+            depth=self.depth,
+            seed=self.seed,
+            results=results,
+            diagnosis=self.diagnosis if failing and self.explain else None,
+        )
 
     def result(self, id: str) -> Result:
         """How one law comes out. torch's generators stay as they were."""
         if id not in self._results:
-            cuda = [self.device] if self.device.type == "cuda" else []
-            with torch.random.fork_rng(devices=cuda), one_thread():
+            with self._quietly():
                 self._results[id] = self._judge(self.laws[id])
         return self._results[id]
+
+    @functools.cached_property
+    def diagnosis(self) -> Diagnosis:
+        """Which planted fault the variant looks like, made when first asked for."""
+        with self._quietly():
+            try:
+                return diagnose(self.variant, self.device, self.seed)
+            except Exception as error:
+                return Diagnosis(reason=f"the layer could not be questioned: {_short(error)}")
+
+    @contextmanager
+    def _quietly(self) -> Iterator[None]:
+        """On one thread, with torch's generators put back afterwards."""
+        cuda = [self.device] if self.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=cuda), one_thread():
+            yield
 
     def _judge(self, law: Law) -> Result:
         blocker = next((id for id in law.after if self.result(id).outcome in (*RED, "blocked")), None)
@@ -74,6 +111,8 @@ class Run:
         try:
             reason = law.not_applicable(self.variant)
             cases = [] if reason else self._cases(law)
+        except ConfigError:
+            raise
         except Exception as error:
             return _result(law, "error", _short(error))
         if not cases:
@@ -84,15 +123,12 @@ class Run:
         """The law on its cases, up to the first on which it does not hold."""
         started, evidence, tried = time.perf_counter(), Evidence(), 0
         outcome: Outcome = "passed"
-        message, at, known = "", "", self.variant.known.get(law.id)
-        for seed in range(self.seed, self.seed + SEEDS[self.depth]):
-            for case in cases:
-                tried += 1
-                outcome, message = attempt(law, Lab(self.variant, case, self.device, seed), evidence)
-                if outcome != "passed":
-                    at = case.name
-                    break
-            if at:
+        message, at, known = "", {}, self.variant.known.get(law.id)
+        for seed, case in itertools.product(range(self.seed, self.seed + SEEDS[self.depth]), cases):
+            tried += 1
+            outcome, message = attempt(law, Lab(self.variant, case, self.device, seed), evidence)
+            if outcome != "passed":
+                at = self._place(law, case, seed, outcome)
                 break
         if known is not None:
             outcome, message = against_known(known, outcome, message)
@@ -100,14 +136,24 @@ class Run:
             law,
             outcome,
             message,
-            case=at,
+            **at,
             cases=tried,
             comparisons=evidence.comparisons,
             worst=evidence.worst,
             worst_of=evidence.worst_of,
             seconds=time.perf_counter() - started,
-            reproduce=f"attnzoo check {self.variant.name} --only {law.id} --seed {seed}" if outcome in RED else "",
         )
+
+    def _place(self, law: Law, case: Case, seed: int, outcome: Outcome) -> dict[str, str]:
+        """Where a law did not hold: the case, the smallest that still fails alike, and the command that shows it."""
+
+        def fails(smaller: Case) -> bool:
+            again = Lab(self.variant, smaller, self.device, seed)
+            return law.where(smaller) and attempt(law, again, Evidence())[0] == outcome
+
+        smallest = shrink(case, fails) if self.explain and outcome == "failed" else case
+        line = f"attnzoo check {self.variant.name} --only {law.id} --case {smallest.words} --seed {seed}"
+        return {"case": case.words, "smallest": smallest.words, "reproduce": line}
 
     @functools.cached_property
     def _option_cases(self) -> list[Case]:
@@ -115,7 +161,10 @@ class Run:
 
     def _cases(self, law: Law) -> list[Case]:
         """The cases on which a law runs; for "default", the first of its kind."""
-        listed = [*self._option_cases, *(size_cases(self.variant) if law.cases == "all" else [])]
+        every = [*self._option_cases, *size_cases(self.variant)]
+        if self.case:
+            return [case for case in [find_case(self.case, every)] if law.where(case)]
+        listed = every if law.cases == "all" else self._option_cases
         found = [case for case in listed if law.where(case)]
         return found[:1] if law.cases == "default" else found
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -25,8 +27,8 @@ CEILING = 50.0
 def budget(dtype: torch.dtype, plain: float = 0.0) -> float:
     """The error allowed in `dtype`, given the error of the plain computation in the same type against float64.
 
-    >>> budget(torch.float32), budget(torch.float32, plain=4e-6), budget(torch.float32, plain=1.0)
-    (1e-06, 8e-06, 5e-05)
+    >>> [f"{budget(torch.float32, plain):.0e}" for plain in (0.0, 4e-6, 1.0)]
+    ['1e-06', '8e-06', '5e-05']
     """
     floor = FLOOR[dtype]
     return min(max(floor, SHARE * plain), CEILING * floor)
@@ -35,12 +37,13 @@ def budget(dtype: torch.dtype, plain: float = 0.0) -> float:
 def error(actual: Tensor, expected: Tensor) -> tuple[float, tuple[int, ...]]:
     """The worst difference over the scale of what was expected (at least 1), and where it is.
 
-    A difference that is no number counts as infinite. Empty tensors differ by 0.
+    A difference that is no number counts as infinite, and so does any from infinity. Empty tensors differ by 0.
     """
     if expected.numel() == 0:
         return 0.0, ()
     a, e = actual.detach().to("cpu", torch.float64), expected.detach().to("cpu", torch.float64)
-    difference = (a - e).abs().nan_to_num(nan=float("inf"))
+    difference = (a - e).abs().nan_to_num(nan=math.inf, posinf=math.inf)
     flat = int(difference.argmax())
     where = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), difference.shape))
-    return float(difference.flatten()[flat]) / max(1.0, float(e.abs().max())), where
+    worst = float(difference.flatten()[flat])
+    return (worst / max(1.0, float(e.abs().max())) if math.isfinite(worst) else math.inf), where

@@ -208,9 +208,10 @@ def grouping(lab: Lab, see: Evidence) -> None:
     q, k, v = layer.project(lab.tokens())
     h, g = q.shape[1], k.shape[1]
     constant = torch.arange(1.0, g + 1, dtype=v.dtype, device=v.device)[None, :, None, None].expand(v.shape)
-    mixed = layer.attend(q, k, constant)
+    mixed, sums = layer.attend(q, k, constant), layer.attend(q, k, torch.ones_like(v))
     due = torch.arange(h, device=v.device).div(h // g, rounding_mode="floor") + 1
-    see.close(mixed, due[None, :, None, None].to(mixed).expand(mixed.shape), "values that name their key-value head")
+    see.close(mixed, sums * due[None, :, None, None], "values that name their key-value head")
+    see.reacts(torch.zeros_like(sums), sums, "the weighted sum of ones")
 
 
 @law("truth.default_positions", "C5", needs=[positional])

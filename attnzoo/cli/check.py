@@ -6,15 +6,14 @@ import json as json_format
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from attnzoo import checks
 from attnzoo.checks.report import SCHEMA, Report
-from attnzoo.cli.screen import print_table, quiet_zoo
+from attnzoo.cli.screen import print_table, progress_bar, quiet_zoo
 from attnzoo.errors import ConfigError
 from attnzoo.registry import Registry
 
@@ -29,6 +28,9 @@ def check(
     device: Annotated[str, typer.Option(help="Where to run: cpu, cuda, cuda:1, …")] = "cpu",
     depth: Annotated[str, typer.Option(help="quick, or full for more seeds.")] = "quick",
     only: Annotated[list[str] | None, typer.Option(help="Only these laws, by id or glob; may be repeated.")] = None,
+    case: Annotated[
+        str, typer.Option(help="Only this case, and what is to differ in it: options-0,b=1,t=2.", metavar="CASE")
+    ] = "",
     seed: Annotated[int, typer.Option(help="Where the random draws start.")] = 0,
     json: Annotated[
         str, typer.Option(help="Write the reports as JSON to this file; - for stdout.", metavar="FILE")
@@ -41,7 +43,7 @@ def check(
     """
     with quiet_zoo() as zoo:
         chosen = choose(zoo, names or [], every)
-        reports = run(zoo, chosen, device=device, depth=depth, only=only or [], seed=seed)
+        reports = run(zoo, chosen, device=device, depth=depth, only=only or [], case=case, seed=seed)
     if json:
         write(reports, json)
     if json != "-":
@@ -63,21 +65,18 @@ def choose(zoo: Registry, names: Sequence[str], every: bool) -> list[str]:
 
 
 def run(
-    zoo: Registry, names: Sequence[str], *, device: str, depth: str, only: Sequence[str], seed: int
+    zoo: Registry, names: Sequence[str], *, device: str, depth: str, only: Sequence[str], case: str, seed: int
 ) -> list[Report]:
-    """Check one after another under a progress bar, which goes to stderr."""
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
-        reports = []
+    """Check one after another under a progress bar."""
+    reports = []
+    with progress_bar() as advance:
         for position, name in enumerate(names):
 
-            def advance(done: int, laws: int, law: str, name: str = name, position: int = position) -> None:
-                total, so_far = laws * len(names), laws * position + done
-                bar.update(task, description=f"{name} {law}", completed=so_far, total=total)
+            def law_done(done: int, laws: int, law: str, name: str = name, position: int = position) -> None:
+                advance(laws * position + done, laws * len(names), f"{name} {law}")
 
-            report = checks.check(zoo[name], device=device, depth=depth, only=only, seed=seed, progress=advance)
-            reports.append(report)
+            asked: dict[str, Any] = {"device": device, "depth": depth, "only": only, "case": case, "seed": seed}
+            reports.append(checks.check(zoo[name], **asked, progress=law_done))
     return reports
 
 

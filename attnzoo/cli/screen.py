@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -20,6 +21,19 @@ def quiet_zoo() -> Iterator[Registry]:
     """The zoo, with whatever plugins print sent to stderr, so that a program can read stdout."""
     with contextlib.redirect_stdout(sys.stderr):
         yield zoo()
+
+
+@contextlib.contextmanager
+def progress_bar() -> Iterator[Callable[[int, int, str], None]]:
+    """A bar on stderr; yields the function that moves it: how much is done, how much there is, and what it is."""
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+
+        def advance(done: int, total: int, what: str) -> None:
+            bar.update(task, description=what, completed=done, total=total)
+
+        yield advance
 
 
 def print_json(data: Any) -> None:

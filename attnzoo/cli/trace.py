@@ -38,7 +38,7 @@ def trace(
     """Follow a forward pass: each shape by letter and by number, mean and spread, parameters, FLOPs, line of code.
 
     Any option of the variant can be given, as in --kv-heads 2 or --causal False; `attnzoo describe NAME` lists them.
-    Without any, the variant's first case is built.
+    Where they are too few to build it, the variant's first case gives the rest.
     """
     with quiet_zoo() as zoo:
         layer, width = build(zoo, name, context.args, seed)
@@ -56,12 +56,18 @@ def trace(
 
 
 def build(zoo: Registry, name: str, arguments: Sequence[str], seed: int) -> tuple[nn.Module, int]:
-    """A layer and its width, from the options on the command line, or from the variant's first case without any."""
+    """A layer and its width, from the options on the command line; the first case helps out where they do not do."""
     if name.startswith("--"):
         raise ConfigError(f"name the variant first, then its options; {name} came before it")
-    options = build_options(arguments) or dict(zoo[name].cases[0])
+    variant, options = zoo[name], build_options(arguments)
+    takes = variant.options or {}
+    if not options or any(option.default is option.empty and word not in options for word, option in takes.items()):
+        options = {**variant.cases[0], **options}
     torch.manual_seed(seed)
-    return zoo.build(name, **options), int(options["d_model"])
+    layer = zoo.build(name, **options)
+    if not isinstance(options.get("d_model"), int):
+        raise ConfigError(f"{name}: say how wide its tokens are: --d-model 64")
+    return layer, int(options["d_model"])
 
 
 def build_options(arguments: Sequence[str]) -> dict[str, Any]:

@@ -126,13 +126,19 @@ class Layer:
         self.dmask = None if kept.bias is None else sum_to(dbias, kept.bias.shape)
         return (dx, dsource) if kept.cross else (dx + dsource, None)
 
-    def _project(self, part: str, x: Array) -> Array:
+    def projection(self, part: str) -> tuple[Array, Array | None]:
+        """Weight and bias, or None, of one projection: "q", "k", "v" or "out"; also out of a fused one."""
         name, rows = self._home[part]
-        weight, bias = self.params[f"{name}.weight"][rows], self.params.get(f"{name}.bias")
+        bias = self.params.get(f"{name}.bias")
+        return self.params[f"{name}.weight"][rows], None if bias is None else bias[rows]
+
+    def _project(self, part: str, x: Array) -> Array:
+        weight, bias = self.projection(part)
         if x.ndim != 3 or x.shape[-1] != weight.shape[1]:
+            name = self._home[part][0]
             raise InputError(f"{name}.weight reads arrays of shape (b, t, {weight.shape[1]}), got {x.shape}")
         y: Array = x @ weight.T
-        return y if bias is None else y + bias[rows]
+        return y if bias is None else y + bias
 
     def _project_backward(self, part: str, x: Array, dy: Array, grads: Mapping[str, Array]) -> Array:
         """Add this projection's share to `grads`; return dx."""

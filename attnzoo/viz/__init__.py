@@ -9,11 +9,14 @@ Pictures need matplotlib (`pip install "attnzoo[viz]"`); traces and pages do not
 
 from __future__ import annotations
 
-from attnzoo.viz.figure import MissingPackage, heatmap, mask
-from attnzoo.viz.matrices import Maps, maps
-from attnzoo.viz.webpage import page
+from attnzoo.viz.colours import MissingPackage
+from attnzoo.viz.figure import heatmap, mask
+from attnzoo.viz.matrices import Maps
 from attnzoo.viz.scale import ScaleLesson, scale_lesson
-from attnzoo.viz.tracing import Step, Trace, trace
+from attnzoo.viz.sources import maps
+from attnzoo.viz.steps import Step, Trace
+from attnzoo.viz.tracing import trace
+from attnzoo.viz.webpage import page
 
 __all__ = [
     "Maps",
@@ -22,8 +25,8 @@ __all__ = [
     "Step",
     "Trace",
     "heatmap",
-    "mask",
     "maps",
+    "mask",
     "page",
     "scale_lesson",
     "trace",

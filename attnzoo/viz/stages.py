@@ -1,4 +1,4 @@
-"""A layer seen from outside: its stages watched during a real call, and its matrix read off with one-hot values."""
+"""A layer watched from outside during a real call: what passes between its stages, and every submodule it uses."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from attnzoo.errors import InputError, Unsupported
 from attnzoo.protocol import Staged
+from attnzoo.viz.probe import evaluating
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,8 @@ class Call:
 class Watched:
     """One forward pass: what passed between the stages, and every submodule that was called on the way.
 
-    q: (b, h, t, d)    k, v: (b, g, s, d)    mixed: (b, h, t, d)    y: (b, t, c)    asked: attend's mask and key_mask
+    q: (b, h, t, d)    k, v: (b, g, s, d)    mixed: (b, h, t, d)    y: (b, t, c)
+    rules: what else attend was given, such as mask and key_mask
     """
 
     q: Tensor
@@ -43,7 +45,7 @@ class Watched:
     mixed: Tensor
     y: Tensor
     calls: list[Call] = field(default_factory=list)
-    asked: dict[str, Tensor | None] = field(default_factory=dict)
+    rules: dict[str, Any] = field(default_factory=dict)
 
 
 def watch(layer: nn.Module, x: Tensor, **asked: Tensor | None) -> Watched:
@@ -84,54 +86,10 @@ def watch(layer: nn.Module, x: Tensor, **asked: Tensor | None) -> Watched:
     if missing := [name for name in ("project", "attend", "merge") if name not in seen]:
         raise Unsupported(f"the forward pass of {type(layer).__name__} does not go through its {' and '.join(missing)}")
     given, named, mixed = seen["attend"]
-    q, k, v = inspect.signature(type(layer).attend).bind(layer, *given, **named).args[1:4]
-    masks = {word: named.get(word) for word in ("mask", "key_mask")}
-    return Watched(q, k, v, mixed[0] if isinstance(mixed, tuple) else mixed, y, calls, masks)
-
-
-def effective(layer: nn.Module, q: Tensor, k: Tensor, v: Tensor, **masks: Tensor | None) -> Tensor:
-    """The matrix M of `attend(q, k, v) == M @ v`, read off with one-hot values: from any kernel, of any family.
-
-    q: (b, h, t, d)    k, v: (b, g, s, d)    masks: mask and key_mask, as for `attend`    returns: (b, h, t, s)
-    """
-    attend = cast(Staged, layer).attend
-    tokens, width = v.shape[-2:]
-    columns = [q.new_zeros(*q.shape[:3], 0)]
-    with evaluating(layer), torch.no_grad():
-        for start in range(0, tokens, width):  # as many keys at once as a value has channels
-            shown = min(width, tokens - start)
-            one_hot = torch.zeros_like(v)
-            one_hot[..., start : start + shown, :shown] = torch.eye(shown, dtype=v.dtype, device=v.device)
-            columns.append(attend(q, k, one_hot, **masks)[..., :shown])
-    return torch.cat(columns, dim=-1)
-
-
-def visibility(layer: nn.Module, q: Tensor, k: Tensor, v: Tensor, **masks: Tensor | None) -> Tensor:
-    """Who may see whom, by the layer's own rules: True where a key gets a weight from small random queries and keys.
-
-    Shapes as in `effective`, of which only q, k and v's shapes matter here.    returns: boolean, (b, h, t, s)
-    """
-    generator = torch.Generator(q.device).manual_seed(0)
-    visible = torch.zeros(*q.shape[:3], k.shape[2], dtype=torch.bool, device=q.device)
-    for _ in range(3):  # a weight may be zero by chance, but not three times
-        small_q, small_k = (0.1 * torch.empty_like(x).normal_(generator=generator) for x in (q, k))
-        visible |= effective(layer, small_q, small_k, v, **masks) != 0
-    return visible
-
-
-def mix(weights: Tensor, v: Tensor) -> Tensor:
-    """weights: (b, h, t, s)    v: (b, g, s, d)    returns: weights @ v, (b, h, t, d); query head h reads h // (h / g)"""
-    return weights @ share(v, weights.shape[1])
-
-
-def share(x: Tensor, heads: int) -> Tensor:
-    """x: (b, g, s, d)    returns: (b, h, s, d)"""
-    return x.repeat_interleave(heads // x.shape[1], dim=1)
-
-
-def tolerance(like: Tensor) -> float:
-    """How far two sound ways to the same tensor may lie apart."""
-    return 32 * torch.finfo(like.dtype).eps * max(1.0, float(like.abs().max()) if like.numel() else 1.0)
+    bound = inspect.signature(cast(Staged, layer).attend).bind(*given, **named).arguments
+    q, k, v = (bound[word] for word in "qkv")
+    rules = {word: value for word, value in bound.items() if word not in ("q", "k", "v", "need_weights")}
+    return Watched(q, k, v, mixed[0] if isinstance(mixed, tuple) else mixed, y, calls, rules)
 
 
 def require_stages(layer: nn.Module) -> None:
@@ -144,18 +102,6 @@ def require_stages(layer: nn.Module) -> None:
             f"{type(layer).__name__} shows no stages: it has no {' or '.join(missing)}; "
             "what happens inside can be seen of layers with project, attend and merge"
         )
-
-
-@contextmanager
-def evaluating(layer: nn.Module) -> Iterator[None]:
-    """Dropout sleeps inside; afterwards every submodule is in the mode it was in."""
-    modes = {module: module.training for module in layer.modules()}
-    layer.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes.items():
-            module.training = training
 
 
 @contextmanager

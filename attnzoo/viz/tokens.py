@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 import zlib
 from collections.abc import Sequence
 
@@ -39,27 +40,28 @@ def embed(tokens: Sequence[str], width: int, *, spread: float = 1.0, seed: int =
 
 
 def shown(token: str) -> str:
-    """A token as it can be read: no padding blanks, and a sign for what has no shape.
+    """A token as it can be read: no padding blanks, and spelled out what has no shape or would turn the text around.
 
-    >>> shown(" cat"), shown("\\n"), shown(" "), shown("")
-    ('cat', '␊', '␠', '∅')
+    >>> print(*map(shown, [" cat", "\\n", " ", "", "\\u202eevil"]))
+    cat \\n ␣ ∅ \\u202eevil
     """
-    text = token.strip(" ") or token
-    if text.strip(" ") == "":
-        return "␠" * len(text) or "∅"
-    return "".join(map(picture_of, text))
+    text = token.strip(" ") or "␣" * len(token) or "∅"
+    return "".join(spelled(letter) if is_formless(letter) else letter for letter in text)
 
 
-def picture_of(character: str) -> str:
-    """The printable stand-in of a control character or a lone surrogate; any other as it is."""
-    code = ord(character)
-    if code < 32:
-        return chr(0x2400 + code)
-    if code == 127:
-        return "␡"
-    if 128 <= code < 160 or 0xD800 <= code < 0xE000:
-        return f"\\x{code:02x}"
-    return character
+def is_formless(letter: str) -> bool:
+    """A control character, half a surrogate pair, or a mark that overrides the direction of writing."""
+    overrides = unicodedata.bidirectional(letter) in {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
+    return overrides or unicodedata.category(letter) in {"Cc", "Cs"}
+
+
+def spelled(letter: str) -> str:
+    """A character by its code, as Python writes it.
+
+    >>> print(spelled("\\n"), spelled("日"))
+    \\n \\u65e5
+    """
+    return letter.encode("unicode_escape").decode("ascii")
 
 
 def shortened(text: str, most: int = 14) -> str:

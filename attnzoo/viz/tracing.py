@@ -1,93 +1,15 @@
-"""The shapes on the way through a layer, step by step, observed during a real forward pass."""
+"""Following a real forward pass through a layer, from x to y."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Mapping
 
 import torch
-from rich.box import SIMPLE_HEAD
-from rich.console import Console, ConsoleOptions, RenderResult
-from rich.table import Table
-from rich.text import Text
 from torch import Tensor, nn
 
-from attnzoo.viz.inside import Part, inner_steps
-from attnzoo.viz.scale import rendered
+from attnzoo.viz.inside import Part, heads_of, inner_steps
 from attnzoo.viz.stages import Watched, line_of, watch
-
-
-@dataclass(frozen=True)
-class Step:
-    """One tensor on the way.
-
-    axes: its symbolic shape in the alphabet of `attnzoo.protocol`    shape: the real one
-    strides: only where the tensor is not contiguous    mean, spread: over the entries that are not masked
-    parameters: of the module that made it    flops: 2 for each multiply-add of a matrix product, 1 an entry for the
-        scale, 3 for softmax; masked entries are counted too    where: the line of the code
-    """
-
-    name: str
-    axes: str
-    shape: tuple[int, ...]
-    strides: tuple[int, ...] | None
-    mean: float | None
-    spread: float | None
-    parameters: int
-    flops: int
-    where: str
-
-
-@dataclass(frozen=True)
-class Trace:
-    """The way through a layer, from x to y. `print(trace)` shows a table, `to_dict()` is for programs.
-
-    sizes: what b, t, s, h, g, d and c are here    proven: from scores to weighted sum, the steps give the real output
-    error: how far off they are at most    note: the same in words
-    """
-
-    layer: str
-    sizes: Mapping[str, int]
-    steps: Sequence[Step]
-    parameters: int
-    proven: bool
-    error: float
-    note: str
-
-    @property
-    def flops(self) -> int:
-        """Of all steps."""
-        return sum(step.flops for step in self.steps)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The trace as plain data."""
-        return {**asdict(self), "sizes": dict(self.sizes), "flops": self.flops}
-
-    def table(self) -> Table:
-        """A row a step."""
-        sizes = ", ".join(f"{letter}={size}" for letter, size in self.sizes.items())
-        table = Table(title=f"{self.layer}: {sizes}", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-        for column in ("step", "shape", "here"):
-            table.add_column(column, overflow="fold")
-        for column in ("mean", "spread", "params", "FLOPs"):
-            table.add_column(column, justify="right", no_wrap=True)
-        table.add_column("code", no_wrap=True)
-        for step in self.steps:
-            here = " ".join(map(str, step.shape))
-            strides = f"\nstrides {' '.join(map(str, step.strides))}" if step.strides else ""
-            numbers = signed(step.mean), signed(step.spread), counted(step.parameters), counted(step.flops)
-            table.add_row(*map(Text, (step.name, step.axes, here + strides, *numbers, step.where.rpartition("/")[2])))
-        table.add_section()
-        table.add_row("in all", "", "", "", "", counted(self.parameters), counted(self.flops), "")
-        return table
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield self.table()
-        yield Text(self.note)
-
-    def __str__(self) -> str:
-        return rendered(self)
+from attnzoo.viz.steps import Step, Trace
 
 
 def trace(
@@ -154,18 +76,22 @@ def module_parts(seen: Watched, stage: str, sizes: Mapping[str, int]) -> list[Pa
 
 def merged(seen: Watched, where: str, value: str) -> list[Part]:
     """The heads side by side, as the first module of merge is given them."""
-    b, h, t, e = seen.mixed.shape
+    b, heads, t, e = seen.mixed.shape
     first = next((call.given for call in seen.calls if call.stage == "merge"), None)
-    return [] if first is None or first.shape != (b, t, h * e) else [Part("merged", f"b t (h {value})", first, where=where)]
+    if first is None or first.shape != (b, t, heads * e):
+        return []
+    return [Part("merged", f"b t ({heads_of(seen.mixed, seen)} {value})", first, where=where)]
 
 
 def axes_of(made: Tensor, seen: Watched, sizes: Mapping[str, int]) -> str:
     """The symbolic shape of what a submodule made, by its role where that is known, else by its size."""
-    for stage, axes in ((seen.y, "b t c"), (seen.q, "b h t d"), (seen.k, "b g s d")):
-        if made is stage or (made.shape == stage.shape and made.data_ptr() == stage.data_ptr()):
+    stages = ((seen.y, "b t c"), (seen.q, "b h t d"), (seen.k, "b g s d"))
+    alike = [(stage, axes) for stage, axes in stages if stage.shape == made.shape]
+    for stage, axes in alike:
+        if stage.data_ptr() == made.data_ptr():
             return axes
-    if made.dim() == 4:
-        return next((axes for stage, axes in ((seen.q, "b h t d"), (seen.k, "b g s d")) if made.shape == stage.shape), plain(made))
+    if made.dim() == 4 and alike:
+        return alike[0][1]
     if made.dim() != 3 or made.shape[0] != sizes["b"] or made.shape[1] not in (sizes["t"], sizes["s"]):
         return plain(made)
     h, g, d, c = (sizes[letter] for letter in "hgdc")
@@ -195,15 +121,3 @@ def told(part: Part) -> Step:
         flops=part.flops,
         where=part.where,
     )
-
-
-def counted(number: int) -> str:
-    """
-    >>> counted(0), counted(12288), counted(2_457_600)
-    ('', '12 288', '2 457 600')
-    """
-    return f"{number:,}".replace(",", " ") if number else ""
-
-
-def signed(number: float | None) -> str:
-    return "" if number is None else f"{number:.3f}"

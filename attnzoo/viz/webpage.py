@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attnzoo.viz.matrices import Maps, maps
+from attnzoo.viz.matrices import Maps
+from attnzoo.viz.sources import maps
 
 LEVELS = 254  # of a byte; 255 marks a masked cell
 MASKED = 255

@@ -147,9 +147,7 @@ def test_reorder_moves_keys_and_values_alike_even_when_a_row_is_named_twice(dtyp
     assert held.length == 4
     keys, values = held.append(*tokens(1, start=4))
     assert [row[:4] for row in shown(keys)] == [[200, 201, 202, 203], [0, 1, 2, 3], [0, 1, 2, 3]]
-    assert [row[:4] for row in shown(values)] == [[1200, 1201, 1202, 1203], [1000, 1001, 1002, 1003]] + [
-        [1000, 1001, 1002, 1003]
-    ]
+    assert [row[:4] for row in shown(values)] == [[1200, 1201, 1202, 1203], *[[1000, 1001, 1002, 1003]] * 2]
 
 
 @pytest.mark.parametrize(
@@ -177,7 +175,7 @@ def test_what_is_held_is_cut_from_the_graph_and_what_is_new_is_not() -> None:
     old, new = tokens(2)[0].requires_grad_(), tokens(1, start=2)[0].requires_grad_()
     held.append(old, old * 2)
     keys, values = held.append(new, new * 2)
-    (keys.sum() + values.sum()).backward()
+    torch.autograd.backward(keys.sum() + values.sum())
     assert old.grad is None
     assert new.grad is not None
     assert torch.equal(new.grad, torch.full_like(new, 3.0))
@@ -189,7 +187,7 @@ def test_a_later_step_leaves_the_gradient_of_an_earlier_one_right() -> None:
     keys, _ = held.append(k, k)
     loss = keys.square().sum()
     held.append(*tokens(3, start=2))
-    loss.backward()
+    torch.autograd.backward(loss)
     assert k.grad is not None
     assert torch.equal(k.grad, 2 * k.detach())
 
@@ -241,6 +239,14 @@ def test_a_cache_made_in_inference_mode_serves_outside_of_it() -> None:
     with torch.inference_mode():
         held = cache()
         held.append(*tokens(2))
+    keys, _ = held.append(*tokens(1, start=2))
+    assert shown(keys)[1] == [100, 101, 102]
+
+
+def test_a_cache_reordered_in_inference_mode_serves_outside_of_it() -> None:
+    held = cache()
+    held.append(*tokens(2))
+    with torch.inference_mode():
         held.reorder(torch.tensor([1, 1, 0]))
     keys, _ = held.append(*tokens(1, start=2))
     assert [row[:2] for row in shown(keys)] == [[100, 101], [100, 101], [0, 1]]
@@ -250,10 +256,11 @@ def test_a_copy_goes_its_own_way() -> None:
     held = cache()
     held.append(*tokens(2))
     twin = copy.deepcopy(held)
-    twin.append(*tokens(1, start=70))
-    keys, _ = held.append(*tokens(1, start=2))
-    assert held.length == twin.length == 3
-    assert shown(keys)[0] == [0, 1, 2]
+    held.append(*tokens(1, start=2))
+    theirs, _ = twin.append(*tokens(1, start=70))
+    ours, _ = held.append(*tokens(0))
+    assert shown(theirs)[0] == [0, 1, 70]
+    assert shown(ours)[0] == [0, 1, 2]
 
 
 @pytest.mark.parametrize(("batch", "max_len"), [(-1, 4), (2, 0)])
@@ -266,7 +273,10 @@ def test_a_cache_of_no_size_is_refused_with_both_numbers(batch: int, max_len: in
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"kv_heads": 4}, r"holds \(kv_heads, head_dim\) = \(2, 5\), the layer needs \(4, 5\); each layer needs its own"),
+        (
+            {"kv_heads": 4},
+            r"holds \(kv_heads, head_dim\) = \(2, 5\), the layer needs \(4, 5\); each layer needs its own",
+        ),
         ({"head_dim": 7}, r"holds \(kv_heads, head_dim\) = \(2, 5\), the layer needs \(2, 7\)"),
         ({"dtype": torch.bfloat16}, r"is torch.float32 on cpu, the layer torch.bfloat16 on cpu; make the cache after"),
         ({"device": torch.device("meta")}, r"is torch.float32 on cpu, the layer torch.float32 on meta"),
@@ -276,9 +286,7 @@ def test_a_cache_of_no_size_is_refused_with_both_numbers(batch: int, max_len: in
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_cache_that_does_not_fit_the_layer_says_what_it_is_for(change: dict[str, Any], words: str) -> None:
-    asked: dict[str, Any] = dict(
-        batch=B, t=1, kv_heads=G, head_dim=D, dtype=torch.float32, device=torch.device("cpu")
-    )
+    asked: dict[str, Any] = dict(batch=B, t=1, kv_heads=G, head_dim=D, dtype=torch.float32, device=torch.device("cpu"))
     cache().check(**asked)
     with pytest.raises(InputError, match=words):
         cache().check(**{**asked, **change})

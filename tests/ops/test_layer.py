@@ -149,6 +149,21 @@ def test_a_stage_that_a_variant_writes_anew_is_the_one_that_runs(need_weights: b
     torch.testing.assert_close(answer[0] if need_weights else answer, expected)
 
 
+@pytest.mark.parametrize(("backend", "fused"), [("auto", True), ("sdpa", True), ("eager", False)])
+def test_the_backend_of_the_layer_is_the_one_that_runs(backend: str, fused: bool) -> None:
+    layer = tiny(backend=backend)
+    mixed = layer.attend(*layer.project(tokens()))
+    assert ("ScaledDotProduct" in type(mixed.grad_fn).__name__) is fused
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_later_token_has_weight_only_where_causality_is_off(causal: bool) -> None:
+    _, weights = tiny(causal=causal)(tokens(), need_weights=True)
+    later = torch.ones(T, T).triu(1).bool()
+    assert (weights[..., later] == 0).all() == causal
+    assert (weights[..., ~later] > 0).all()
+
+
 def test_the_projection_is_told_how_many_tokens_came_before() -> None:
     layer, x = tiny(), tokens(t=7)
     cache = layer.new_cache(B, 7)
@@ -189,7 +204,7 @@ def test_a_new_cache_is_made_where_the_layer_is() -> None:
 
 def test_under_autocast_a_layer_takes_tokens_of_the_other_type() -> None:
     x = tokens().bfloat16()
-    with pytest.raises(InputError, match="x is torch.bfloat16"):
+    with pytest.raises(InputError, match=r"x is torch.bfloat16"):
         tiny()(x)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         y = tiny()(x)

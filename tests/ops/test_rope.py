@@ -43,9 +43,7 @@ def at(position: int) -> Tensor:
         ("interleaved", 2, [0, 0, math.cos(0.01), math.sin(0.01)]),
     ],
 )
-def test_a_pair_turns_by_its_angle_in_the_plane_of_its_layout(
-    layout: str, channel: int, expected: list[float]
-) -> None:
+def test_a_pair_turns_by_its_angle_in_the_plane_of_its_layout(layout: str, channel: int, expected: list[float]) -> None:
     turned = ops.rotate(unit(4, channel), at(1), layout=layout)
     torch.testing.assert_close(turned.flatten(), torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-15)
 
@@ -134,7 +132,7 @@ def test_a_half_type_does_not_round_the_position(dtype: torch.dtype, position: i
     torch.testing.assert_close(turned, exact.to(dtype), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("position", [100_003, 1_000_003])
+@pytest.mark.parametrize("position", [100_003, 1_000_003, 2**24 + 1])  # the last is none of float32's numbers
 def test_a_far_position_is_exact_to_float32(position: int) -> None:
     """The slow pairs are where an angle made in float32 is off by a hundredth."""
     d = 8

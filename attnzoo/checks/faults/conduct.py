@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from attnzoo.checks.faults.fault import fault
@@ -248,7 +248,7 @@ class SeedsItself(Specimen):
 class Shared(Specimen):
     """All layers of a width share one output projection."""
 
-    memory: ClassVar[dict[Any, nn.Parameter]] = {}
+    memory: ClassVar[dict[Any, Any]] = {}
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -256,7 +256,7 @@ class Shared(Specimen):
         self.out.weight = self.memory.setdefault(place, self.out.weight)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        super()._apply(fn, recurse)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         place = tuple(self.out.weight.shape), self.out.weight.dtype
         self.out.weight = self.memory.setdefault(place, self.out.weight)
         return self

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -36,7 +38,7 @@ class HeadsInterleaved(Specimen):
         self, x: Tensor, context: Tensor | None = None, *, positions: Tensor | None = None, offset: int = 0
     ) -> tuple[Tensor, Tensor, Tensor]:
         _, k, v = super().project(x, context, positions=positions, offset=offset)
-        q = self.q(x).unflatten(-1, (self.head_dim, self.heads)).permute(0, 3, 1, 2)  # type: ignore[no-untyped-call]
+        q = self.q(x).unflatten(-1, (self.head_dim, self.heads)).permute(0, 3, 1, 2)
         return q, k, v
 
 
@@ -80,7 +82,7 @@ class ValuesTiled(Specimen):
         mask: Tensor | None = None,
         key_mask: Tensor | None = None,
         need_weights: bool = False,
-    ) -> object:
+    ) -> Any:
         tiled = v.repeat(1, q.shape[1] // v.shape[1], 1, 1)
         return super().attend(q, k, tiled, mask=mask, key_mask=key_mask, need_weights=need_weights)
 
@@ -129,10 +131,10 @@ class UnevenGroupsTaken(Specimen):
 class StagesLie(Specimen):
     """The stages are not what the layer does: merging applies the output projection to rectified values."""
 
-    def forward(self, x: Tensor, *args: Tensor, **asked: object) -> object:
+    def forward(self, x: Tensor, *args: Any, **asked: Any) -> Any:
         self.inside = True
         try:
-            return super().forward(x, *args, **asked)  # type: ignore[arg-type]
+            return super().forward(x, *args, **asked)
         finally:
             self.inside = False
 
@@ -144,8 +146,8 @@ class StagesLie(Specimen):
 class BiasIgnored(Specimen):
     """bias=True makes no bias."""
 
-    def __init__(self, *args: int, bias: bool = False, **options: object) -> None:
-        super().__init__(*args, bias=False, **options)  # type: ignore[arg-type]
+    def __init__(self, *args: Any, bias: bool = False, **options: Any) -> None:
+        super().__init__(*args, bias=False, **options)
 
 
 @fault("batch.above_two", "ours", "C1", "batch.independent")
@@ -193,7 +195,7 @@ class _PackedGradient(torch.autograd.Function):
         return x.clone()
 
     @staticmethod
-    def backward(ctx: torch.autograd.function.FunctionCtx, grad: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: torch.autograd.function.FunctionCtx, grad: Tensor) -> Tensor:
         packed = torch.zeros(grad.shape, dtype=grad.dtype, device=grad.device)
         memory = grad.as_strided((grad.untyped_storage().size() // grad.element_size(),), (1,), 0)
         count = min(packed.numel(), memory.numel())

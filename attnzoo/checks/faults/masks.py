@@ -99,7 +99,7 @@ class MaskTiled(Specimen):
     def softmax(self, logits: Tensor, visible: Tensor) -> Tensor:
         b, h = logits.shape[:2]
         if visible.shape[1] == 1:
-            visible = visible[:, 0].repeat(h, 1, 1).unflatten(0, (b, h))
+            visible = visible[:, 0].repeat(h, 1, 1).reshape(b, h, *visible.shape[2:])
         return super().softmax(logits, visible)
 
 

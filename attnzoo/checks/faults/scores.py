@@ -70,7 +70,7 @@ class ScaleZeroIsUnset(Specimen):
     """An explicit scale of 0 is taken for none given."""
 
     def choose_scale(self, scale: float | None) -> float:
-        return scale or self.head_dim**-0.5
+        return scale if scale else super().choose_scale(None)
 
 
 @fault("scale.ignored", "ours", "C14", "build.options_matter")
@@ -190,23 +190,9 @@ class WeightsDetached(Specimen):
         return weights.detach() @ v
 
 
-class _Scaled(torch.autograd.Function):
-    """The identity, with a gradient that is multiplied by a factor."""
-
-    @staticmethod
-    def forward(ctx: torch.autograd.function.FunctionCtx, x: Tensor, factor: float) -> Tensor:
-        ctx.factor = factor  # type: ignore[attr-defined]
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: torch.autograd.function.FunctionCtx, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
-        return grad * ctx.factor, None  # type: ignore[attr-defined]
-
-
 def scaled_gradient(x: Tensor, factor: float) -> Tensor:
     """x, with a gradient that is multiplied by a factor."""
-    y: Tensor = _Scaled.apply(x, factor)  # type: ignore[no-untyped-call]
-    return y
+    return factor * x - ((factor - 1) * x).detach()
 
 
 @fault("backward.values_doubled", "ours", "C2", "truth.sdpa")

@@ -184,7 +184,8 @@ class Specimen(nn.Module):
         return x if context is None else context
 
     def split(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        b, t, width = x.shape
+        return x.reshape(b, t, width // self.head_dim, self.head_dim).transpose(1, 2)
 
     def join(self, mixed: Tensor) -> Tensor:
         return mixed.transpose(1, 2).flatten(2)

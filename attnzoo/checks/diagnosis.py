@@ -1,0 +1,193 @@
+"""Which mistake a layer looks like: its answers to fixed questions, against those of every planted fault.
+
+The faults are planted in a layer with the suspect's own weights, as its oracle reads them: so a layer is compared with
+what it would be if it had made that very mistake.
+"""
+
+from __future__ import annotations
+
+import functools
+import heapq
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from attnzoo import oracle
+from attnzoo.checks.faults import FAULTS
+from attnzoo.checks.faults.specimen import RotarySpecimen, Specimen
+from attnzoo.checks.lab import Lab, option_cases
+from attnzoo.checks.questions import QUESTIONS, Answer, Witness, ask
+from attnzoo.variant import Variant
+
+# Differences below this share are rounding.
+ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-5, torch.bfloat16: 0.06, torch.float16: 0.01}
+
+# A layer farther than this from every fault, in the mean over all questions, looks like none that we know.
+FAR = 0.05
+
+# Questions asked on the default case only; the other cases get those that tell options apart.
+SHORT = ("plain", "gradient", "weights", "mask", "padded_left", "steps", "context", "context_gradient", "cache_bytes")
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The planted fault that a layer looks like most.
+
+    fault: its id, "" where none is near enough    truth: what is wrong, in one line
+    residual: the mean difference over all questions, 0 for the very fault, 1 for nothing in common
+    runner_up, runner_up_residual: the next one    reason: why no fault is named, where none is
+    """
+
+    fault: str = ""
+    truth: str = ""
+    residual: float = 0.0
+    runner_up: str = ""
+    runner_up_residual: float = 0.0
+    reason: str = ""
+
+    def __str__(self) -> str:
+        if not self.fault:
+            return f"no known fault: {self.reason}"
+        told = f"likely fault: {self.fault}. {self.truth} (residual {self.residual:.4f}"
+        return told + (f"; next {self.runner_up}, {self.runner_up_residual:.4f})" if self.runner_up else ")")
+
+
+def diagnose(variant: Variant, device: torch.device, seed: int = 0) -> Diagnosis:
+    """Compare a variant's layers with those of every planted fault. Needs an oracle of the standard kind."""
+    if variant.oracle is None:
+        return Diagnosis(reason="the variant brings no oracle, which would tell how its weights are to be read")
+    labs = [Lab(variant, case, device, seed) for case in option_cases(variant)]
+    made = [variant.oracle(lab.layer()) for lab in labs]
+    definitions = [definition for definition in made if isinstance(definition, oracle.Layer)]
+    if len(definitions) < len(made):
+        return Diagnosis(reason="its oracle is not an attnzoo.oracle.Layer, in which faults can be planted")
+    kinds: dict[str, type[Specimen]] = {
+        "": Specimen,
+        **{fault.id: fault.layer for fault in FAULTS if _possible(fault.layer, definitions[0])},
+    }
+    candidates = {
+        name: interview([_planted(lab, definition, kind) for lab, definition in zip(labs, definitions, strict=True)])
+        for name, kind in kinds.items()
+    }
+    ranked = _nearest(interview([_suspect(lab) for lab in labs]), candidates)
+    (best, residual), (second, second_residual) = next(ranked), next(ranked)
+    if not best:
+        why = "it answers as a sound layer does" if residual == 0 else "it is nearer to a sound layer than to any"
+        return Diagnosis(residual=residual, reason=why)
+    if residual > FAR:
+        why = f"the nearest, {best}, is off by {residual:.3f} in the mean"
+        return Diagnosis(residual=residual, runner_up=best, runner_up_residual=residual, reason=why)
+    truth = next(fault.truth for fault in FAULTS if fault.id == best)
+    return Diagnosis(best, truth, residual, second or "a sound layer", second_residual)
+
+
+@dataclass
+class Interview:
+    """Answers to the questions in order, each asked when it is first wanted."""
+
+    asked: Sequence[Callable[[], Answer]]
+
+    def __post_init__(self) -> None:
+        self._answers: dict[int, Answer] = {}
+
+    def answer(self, number: int) -> Answer:
+        """The answer to this question."""
+        if number not in self._answers:
+            self._answers[number] = self.asked[number]()
+        return self._answers[number]
+
+
+def _nearest(suspect: Interview, candidates: dict[str, Interview]) -> Iterator[tuple[str, float]]:
+    """Candidates from the nearest to the farthest, with their mean difference.
+
+    Best first: the one that differs least so far is asked the next question, so that most are never asked many.
+    """
+    total = len(suspect.asked)
+    queue = [(0.0, 0, place, name) for place, name in enumerate(candidates)]
+    heapq.heapify(queue)
+    while queue:
+        off, answered, place, name = heapq.heappop(queue)
+        number = -answered
+        if number == total:
+            yield name, off / total
+            continue
+        off += _difference(candidates[name].answer(number), suspect.answer(number))
+        heapq.heappush(queue, (off, answered - 1, place, name))
+
+
+def _difference(one: Answer, other: Answer) -> float:
+    """0 for the same, 1 for nothing in common."""
+    if isinstance(one, str) or isinstance(other, str):
+        return float(one is not other if not isinstance(one, type(other)) else one != other)
+    if one.shape != other.shape or one.dtype != other.dtype or bool((one.isfinite() != other.isfinite()).any()):
+        return 1.0
+    if one.numel() == 0:
+        return 0.0
+    a, b = (answer.double().nan_to_num(0.0, 0.0, 0.0) for answer in (one, other))
+    off = float((a - b).abs().max()) / max(1e-3, float(a.abs().max()), float(b.abs().max()))
+    return 0.0 if off < ROUNDING.get(one.dtype, 0.0) else min(1.0, 0.5 + off)
+
+
+def interview(witnesses: Sequence[Witness]) -> Interview:
+    """Every question to the first witness, who stands for the default case, and the short list to the others."""
+    first, *others = witnesses
+    asked = [functools.partial(ask, first, question) for question in QUESTIONS.values()]
+    asked += [functools.partial(ask, witness, QUESTIONS[name]) for name in SHORT for witness in others]
+    return Interview(asked)
+
+
+def _suspect(lab: Lab) -> Witness:
+    def make(dtype: torch.dtype, /, *, redrawn: bool = True, **options: Any) -> Any:
+        return lab.layer(dtype, **options) if redrawn else lab.fresh(**options).to(dtype)
+
+    return Witness(lab, make)
+
+
+def _planted(lab: Lab, definition: oracle.Layer, layer: type[Specimen]) -> Witness:
+    """A layer with the suspect's weights and the fault in it."""
+    kind = layer
+    if definition.rope and not issubclass(layer, RotarySpecimen):
+        kind = RotarySpecimen if layer is Specimen else type(layer.__name__, (layer, RotarySpecimen), {})
+
+    def make(dtype: torch.dtype, /, *, redrawn: bool = True, **options: Any) -> Any:
+        built = kind(**{**_options(definition), **options}).to(lab.device)
+        if redrawn:
+            _load(built, definition)
+        return built.to(dtype).eval()
+
+    return Witness(lab, make)
+
+
+def _options(definition: oracle.Layer) -> dict[str, Any]:
+    """The build options of a specimen like this."""
+    d = definition.head_dim
+    weight, bias = definition.projection("k")
+    usual = definition.scale is not None and abs(definition.scale - d**-0.5) < 1e-12
+    rope = definition.rope
+    return {
+        "d_model": weight.shape[1],
+        "heads": definition.heads,
+        "kv_heads": weight.shape[0] // d,
+        "head_dim": d,
+        "bias": bias is not None,
+        "causal": definition.causal,
+        "scale": None if usual else definition.scale,
+        **({"theta": rope.theta, "layout": rope.layout, "rotary_dim": rope.rotary_dim} if rope else {}),
+    }
+
+
+def _load(layer: Specimen, definition: oracle.Layer) -> None:
+    with torch.no_grad():
+        for part in ("q", "k", "v", "out"):
+            weight, bias = definition.projection(part)
+            linear = layer.get_submodule(part)
+            for values, name in ((weight, "weight"), (bias, "bias")):
+                if values is not None and getattr(linear, name) is not None:
+                    getattr(linear, name).copy_(torch.from_numpy(values))
+
+
+def _possible(layer: type[Specimen], definition: oracle.Layer) -> bool:
+    """Whether a layer of this definition could have this fault."""
+    return layer.places == "none" or (layer.places == "rotary" and definition.rope is not None)

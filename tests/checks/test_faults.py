@@ -1,0 +1,77 @@
+"""The exam: every planted fault is killed by the law it names, and no sound specimen is accused."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import attnzoo
+from attnzoo.checks import LAWS
+from attnzoo.checks.faults import FAULTS, SOUND, Fault
+from attnzoo.checks.runner import Run
+
+# Faults that break off the call instead of answering wrongly: their law cannot fail, only err.
+RAISING = {
+    "cross.single_token",
+    "layout.empty",
+    "state.keeps_weights",
+    "autocast.breaks",
+    "claims.too_much",
+}
+# What keeps a layer from being built or from answering at all is no small change to a sound one.
+NO_FAULT = {"build.runs"}
+
+each = pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.id)
+
+
+@each
+def test_a_fault_is_killed_by_the_law_it_names(fault: Fault) -> None:
+    run = Run(fault.variant, LAWS, explain=False)
+    killed = run.result(fault.killed_by)
+    assert killed.outcome == ("error" if fault.id in RAISING else "failed"), killed
+    assert killed.message
+    assert run.result("build.runs").outcome == "passed"
+    assert not run.report([fault.killed_by]).passed
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("variant", SOUND, ids=lambda variant: variant.name)
+def test_a_sound_specimen_passes_every_law(variant: attnzoo.Variant, seed: int) -> None:
+    report = attnzoo.check(variant, seed=seed)
+    assert set(report.counts) == {"passed", "not-applicable"}, str(report)
+    assert report.counts["passed"] > 80
+
+
+def test_every_law_applies_to_a_sound_specimen() -> None:
+    idle = [law.id for law in LAWS if all(law.not_applicable(variant) for variant in SOUND)]
+    assert idle == []
+
+
+def test_every_law_kills_something() -> None:
+    assert {law.id for law in LAWS} - {fault.killed_by for fault in FAULTS} == NO_FAULT
+
+
+def test_there_are_many_faults_and_no_two_of_one_name() -> None:
+    ids = [fault.id for fault in FAULTS]
+    assert len(ids) >= 60
+    assert len(set(ids)) == len(ids)
+    assert {fault.id for fault in FAULTS} >= RAISING
+
+
+@each
+def test_a_fault_says_what_it_is(fault: Fault) -> None:
+    assert re.fullmatch(r"[a-z]+\.[a-z_]+", fault.id)
+    assert re.fullmatch(r"B\d\d|ours", fault.source)
+    assert re.fullmatch(r"C([1-9]|1\d)", fault.clause)
+    assert fault.layer.__doc__ is not None
+    assert "\n" not in fault.layer.__doc__
+    assert re.fullmatch(r"[A-Z\d`][^\n]+\.", fault.truth), fault.truth
+    assert (fault.needs == "") == (fault.layer.places == "none")
+
+
+@each
+def test_a_fault_claims_what_its_sound_specimen_claims(fault: Fault) -> None:
+    sound = next((v for v in SOUND[1:] if issubclass(fault.layer, v.build)), SOUND[0])  # type: ignore[arg-type]
+    assert (fault.variant.traits, fault.variant.cases) == (sound.traits, sound.cases)
+    assert (fault.variant.oracle, fault.variant.options) == (sound.oracle, sound.options)
