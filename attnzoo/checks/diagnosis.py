@@ -72,13 +72,14 @@ def diagnose(variant: Variant, device: torch.device, seed: int = 0) -> Diagnosis
         for name, kind in kinds.items()
     }
     ranked = _nearest(interview([_suspect(lab) for lab in labs]), candidates)
-    (best, residual), (second, second_residual) = next(ranked), next(ranked)
+    best, residual = next(ranked)
     if not best:
         why = "it answers as a sound layer does" if residual == 0 else "it is nearer to a sound layer than to any"
         return Diagnosis(residual=residual, reason=why)
     if residual > FAR:
         why = f"the nearest, {best}, is off by {residual:.3f} in the mean"
         return Diagnosis(residual=residual, runner_up=best, runner_up_residual=residual, reason=why)
+    second, second_residual = next(ranked)
     truth = next(fault.truth for fault in FAULTS if fault.id == best)
     return Diagnosis(best, truth, residual, second or "a sound layer", second_residual)
 

@@ -36,8 +36,8 @@ class Law:
 
     @property
     def title(self) -> str:
-        """The first line of its docstring: the law in one sentence."""
-        return self.doc.splitlines()[0]
+        """The first paragraph of its docstring, on one line: the law in one sentence."""
+        return " ".join(self.doc.partition("\n\n")[0].split())
 
     @property
     def doc(self) -> str:

@@ -50,9 +50,8 @@ def show(exam: Exam) -> None:
     for answer in exam.answers:
         for miss in answer.misses:
             console.print(f"missed: {miss}", style="red", markup=False, highlight=False)
-    verdict = f"{len(FAULTS)} planted faults, {len(LAWS)} laws: " + (
-        "nothing missed" if exam.passed else "the exam failed"
-    )
+    verdict = "nothing missed" if exam.passed else "the exam failed"
+    verdict = f"{len(FAULTS)} planted faults, {len(LAWS)} laws: {verdict}"
     console.print(verdict, style="green" if exam.passed else "red", highlight=False)
 
 
@@ -61,8 +60,8 @@ def write_table(path: Path, kills: dict[str, list[str]]) -> None:
     lines = [
         "# What the suite catches",
         "",
-        "Each planted fault is a small change to a sound layer. The law in bold is the one that must find it; the others",
-        "find it too. Made by `attnzoo selftest --table docs/kill-table.md`.",
+        "Each planted fault is a small change to a sound layer. The law in bold is the one that must find it; the",
+        "others find it too. Made by `attnzoo selftest --table docs/kill-table.md`.",
         "",
         f"{len(FAULTS)} faults, {len(LAWS)} laws.",
         "",

@@ -1,21 +1,20 @@
-"""Every law says what it is, and can fail: without its comparisons, or with controls that see nothing, it is vacuous."""
+"""Every law says what it is, and can fail: with its comparisons or its controls put to sleep it is vacuous."""
 
 from __future__ import annotations
 
 import functools
+import inspect
 import re
 from dataclasses import replace
-from typing import Any
 
 import pytest
-import torch
 from torch import Tensor
 
 import attnzoo
 from attnzoo.checks import LAWS, Law
 from attnzoo.checks.evidence import Evidence
 from attnzoo.checks.faults import SOUND
-from attnzoo.checks.lab import Case, Lab, option_cases, size_cases
+from attnzoo.checks.lab import Case, option_cases, size_cases
 from attnzoo.checks.report import Result
 from attnzoo.checks.runner import Run
 
@@ -42,9 +41,8 @@ def alone(law: Law) -> Result:
 def test_a_law_says_what_it_is(law: Law) -> None:
     assert re.fullmatch(r"[a-z]+\.[a-z_]+", law.id)
     assert re.fullmatch(r"C([1-9]|1\d)", law.clause)
-    sentence = " ".join(law.doc.split("\n\n")[0].split())
-    assert re.match(r"[A-Z`].*[.:]$", sentence), sentence
-    assert law.title == law.doc.splitlines()[0]
+    assert re.fullmatch(r"[A-Za-z`][^\n]+\.", law.title), law.title
+    assert law.title.split() == law.doc.split()[: len(law.title.split())]
 
 
 def test_no_two_laws_have_one_id_and_each_stands_on_laws_that_are_there() -> None:
@@ -71,28 +69,22 @@ def test_a_law_without_its_comparisons_is_vacuous(law: Law, monkeypatch: pytest.
     assert (result.outcome, result.message) == ("vacuous", "compared nothing")
 
 
-def controls(law: Law) -> int:
-    """How many positive controls a law has on one case of a sound specimen."""
-    variant, case = a_place_for(law)
-    seen = Evidence()
-    torch.manual_seed(0)
-    law.run(Lab(variant, case, torch.device("cpu")), seen)
-    return seen.controls
+# Laws that say with what the change must show. One may run its control on some cases only.
+CONTROLLED = [law for law in LAWS if "see.reacts(" in inspect.getsource(law.run)]
 
 
-@each
+@pytest.mark.parametrize("law", CONTROLLED, ids=lambda law: law.id)
 def test_a_law_whose_control_does_not_react_is_vacuous(law: Law, monkeypatch: pytest.MonkeyPatch) -> None:
-    has_controls = controls(law) > 0
     react = Evidence.reacts
 
-    def asleep(self: Evidence, before: Tensor, after: Any, what: str) -> None:
+    def asleep(self: Evidence, before: Tensor, after: Tensor, what: str) -> None:
         react(self, before, before, what)
 
     monkeypatch.setattr(Evidence, "reacts", asleep)
     result = alone(law)
-    assert result.outcome == ("vacuous" if has_controls else "passed")
-    assert ("nothing moved" in result.message) == has_controls
+    assert result.outcome == "vacuous"
+    assert "nothing moved (0.0e+00), so that the law could not have failed" in result.message
 
 
-def test_most_laws_that_compare_two_runs_have_a_control() -> None:
-    assert sum(controls(law) > 0 for law in LAWS) > 30
+def test_many_laws_have_a_control() -> None:
+    assert len(CONTROLLED) > len(LAWS) / 4

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -54,7 +56,7 @@ class ScaleInverted(Specimen):
     """The logits are multiplied by the root of the head width instead of divided."""
 
     def choose_scale(self, scale: float | None) -> float:
-        return self.head_dim**0.5 if scale is None else scale
+        return math.sqrt(self.head_dim) if scale is None else scale
 
 
 @fault("scale.linear", "ours", "C2", "truth.scale")

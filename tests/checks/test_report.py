@@ -1,0 +1,150 @@
+"""What a report says, to a reader and to a program."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from attnzoo.checks.faults import FAULTS
+from attnzoo.checks.report import Outcome, Report, Result, tell
+
+OUTCOMES: list[Outcome] = [
+    "passed",
+    "failed",
+    "error",
+    "known",
+    "unexpected-pass",
+    "not-applicable",
+    "blocked",
+    "vacuous",
+]
+RED: list[Outcome] = ["failed", "error", "unexpected-pass", "vacuous"]
+
+
+def result(law: str, outcome: Outcome, message: str = "", **more: Any) -> Result:
+    return Result(law=law, clause="C5", title="No token sees a later one.", outcome=outcome, message=message, **more)
+
+
+def report(*results: Result) -> Report:
+    return Report(variant="ours", version="1.2.3", device="cpu", depth="quick", seed=7, results=results)
+
+
+# The verdict
+
+
+def test_nothing_that_ran_is_no_pass() -> None:
+    assert not report().passed
+
+
+@pytest.mark.parametrize("outcome", OUTCOMES)
+def test_only_a_pass_passes(outcome: Outcome) -> None:
+    assert report(result("a.b", outcome)).passed is (outcome == "passed")
+
+
+@pytest.mark.parametrize("outcome", OUTCOMES)
+def test_a_red_outcome_fails_the_report_whatever_else_passed(outcome: Outcome) -> None:
+    assert report(result("a.a", "passed"), result("a.b", outcome)).passed is (outcome not in RED)
+
+
+def test_counts_and_seconds() -> None:
+    held = report(
+        result("a.a", "passed", seconds=1.5), result("a.b", "passed", seconds=0.25), result("a.c", "known", seconds=2)
+    )
+    assert held.counts == {"passed": 2, "known": 1}
+    assert held.seconds == 3.75
+
+
+# For programs
+
+
+def test_json_holds_everything() -> None:
+    held = report(result("a.a", "passed", cases=3), result("a.b", "failed", "off by 1", case="options-0", worst=12.5))
+    document = json.loads(held.to_json())
+    assert document == json.loads(json.dumps(held.to_dict()))
+    assert document["schema"] >= 1
+    assert (document["variant"], document["version"], document["device"]) == ("ours", "1.2.3", "cpu")
+    assert (document["depth"], document["seed"], document["passed"]) == ("quick", 7, False)
+    assert document["counts"] == {"passed": 1, "failed": 1}
+    first, second = document["results"]
+    assert (first["law"], first["outcome"], first["cases"]) == ("a.a", "passed", 3)
+    assert (second["message"], second["case"], second["worst"]) == ("off by 1", "options-0", 12.5)
+
+
+def refuse(constant: str) -> None:
+    raise AssertionError(f"{constant} is no JSON")
+
+
+def test_json_is_json_though_the_worst_error_is_infinite() -> None:
+    document = report(result("a.a", "failed", "off by inf", worst=float("inf"))).to_json()
+    json.loads(document, parse_constant=refuse)
+
+
+# For readers
+
+
+def test_a_report_has_a_row_for_each_law() -> None:
+    rows = str(report(result("a.first", "passed", comparisons=31, worst=0.125), result("a.second", "blocked"))).split(
+        "\n"
+    )
+    (first,) = (row for row in rows if "a.first" in row)
+    assert first.split() == ["a.first", "C5", "passed", "31", "0.12"]
+    assert any("a.second" in row and "blocked" in row for row in rows)
+
+
+@pytest.mark.parametrize("outcome", [*RED, "known", "blocked"])
+def test_what_is_no_plain_pass_is_told_in_full(outcome: Outcome) -> None:
+    words = str(report(result("a.b", outcome, "because of [this]", case="options-0", reproduce="attnzoo check ours")))
+    assert f"ours: {outcome.upper()} a.b (C5): No token sees a later one." in words
+    assert "because of [this]" in words
+    assert "again: attnzoo check ours" in words
+
+
+@pytest.mark.parametrize("outcome", ["passed", "not-applicable"])
+def test_what_is_well_is_not_told_in_full(outcome: Outcome) -> None:
+    assert "No token sees a later one" not in str(report(result("a.b", outcome, "takes no option window")))
+
+
+def test_laws_that_do_not_apply_are_listed_under_their_reason() -> None:
+    words = str(
+        report(
+            result("a.a", "not-applicable", "declares no cache"),
+            result("a.b", "not-applicable", "takes no option window"),
+            result("a.c", "not-applicable", "declares no cache"),
+        )
+    )
+    assert "not applicable, because ours declares no cache: a.a, a.c\n" in words
+    assert "not applicable, because ours takes no option window: a.b\n" in words
+
+
+def test_the_last_line_is_the_verdict() -> None:
+    assert str(report(result("a.a", "passed", seconds=1.26))).rstrip().endswith("ours: conforms (1 passed; 1.3 s)")
+    words = str(report(result("a.a", "passed"), result("a.b", "failed", "off by 1"), result("a.c", "passed")))
+    assert "ours: does not conform (1 failed, 2 passed; 0.0 s)" in words
+
+
+def test_a_failure_can_be_read_alone() -> None:
+    failed = result(
+        "a.b", "failed", "off by 1", case="options-0", smallest="options-0,b=1", reproduce="attnzoo check ours"
+    )
+    assert tell(failed) == (
+        "FAILED a.b (C5): No token sees a later one.\n"
+        "  case options-0: off by 1\n"
+        "  smallest case that fails: options-0,b=1\n"
+        "  again: attnzoo check ours"
+    )
+    assert tell(result("a.b", "blocked", "stands on a.a")) == (
+        "BLOCKED a.b (C5): No token sees a later one.\n  stands on a.a"
+    )
+
+
+def test_the_report_of_a_real_fault_can_be_read_alone() -> None:
+    (fault,) = (fault for fault in FAULTS if fault.id == "causal.one_ahead")
+    run = Run(fault.variant, LAWS, explain=False)
+    words = " ".join(str(run.report(["causality.no_future"])).split())
+    assert "FAILED causality.no_future (C5): Changing a token changes no earlier output" in words
+    assert "outputs before token 1, when tokens from 1 on change: off by" in words
+    assert "times its budget of 1.0e-12, worst at (" in words
+    assert "again: attnzoo check causal_one_ahead --only causality.no_future" in words
+    assert "does not conform (1 failed, 1 passed;" in words

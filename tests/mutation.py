@@ -1,0 +1,225 @@
+"""How many small changes to the bricks and the built-in variants go unnoticed: `python tests/mutation.py`.
+
+Changes one operator, constant or condition at a time, and asks the laws, then the unit tests, whether they notice. Each
+change is tried in a forked process that imports attnzoo anew with the changed source. Prints the survivors and the
+score; a survivor is to be killed by a better test, or listed in `EQUIVALENT` with the reason why nothing can notice it.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.abc
+import importlib.util
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+
+ROOT = Path(__file__).parent.parent
+TARGETS = [*sorted((ROOT / "attnzoo/ops").glob("*.py")), *sorted((ROOT / "plugins/attnzoo_builtins").glob("*.py"))]
+VARIANTS = ("rope", "gqa", "single_head", "mha", "mqa")
+UNIT_TESTS = ("tests/ops", "tests/builtins")
+
+# "file: changed code" -> why no test can tell the change from the original.
+EQUIVALENT: dict[str, str] = {}
+
+SWAPS: dict[type[ast.AST], type[ast.AST]] = {
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult,
+    ast.Mod: ast.FloorDiv, ast.Pow: ast.Mult, ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
+    ast.And: ast.Or, ast.Or: ast.And, ast.BitAnd: ast.BitOr,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One changed file: where, and the statement before and after."""
+
+    path: Path
+    line: int
+    before: str
+    after: str
+    source: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.path.name}: {self.after}"
+
+    @property
+    def module(self) -> str:
+        parts = self.path.relative_to(ROOT).with_suffix("").parts
+        parts = parts[1:] if parts[0] == "plugins" else parts
+        return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def mutants(path: Path) -> Iterator[Mutant]:
+    """Every mutant of a file. Error messages, docstrings and annotations are left alone."""
+    text = path.read_text(encoding="utf-8")
+    count = len(list(_places(ast.parse(text))))
+    for number in range(count):
+        tree = ast.parse(text)
+        node, statement = list(_places(tree))[number]
+        before = ast.unparse(statement).splitlines()[0]
+        _change(node)
+        after = next(
+            (new for old, new in zip(_lines(text), ast.unparse(tree).splitlines(), strict=False) if old != new), ""
+        )
+        yield Mutant(path, node.lineno, before, after.strip(), ast.unparse(tree))
+
+
+def _lines(text: str) -> list[str]:
+    return ast.unparse(ast.parse(text)).splitlines()
+
+
+def _places(tree: ast.AST) -> Iterator[tuple[ast.expr, ast.stmt]]:
+    """The expressions that can be changed, with the statement that each stands in."""
+
+    def walk(node: ast.AST, statement: ast.stmt | None) -> Iterator[tuple[ast.expr, ast.stmt]]:
+        if isinstance(node, ast.Raise | ast.JoinedStr | ast.ImportFrom | ast.Import):
+            return
+        statement = node if isinstance(node, ast.stmt) else statement
+        if isinstance(node, ast.expr) and statement is not None and _changeable(node):
+            yield node, statement
+        for name, value in ast.iter_fields(node):
+            if name in ("annotation", "returns", "type_params"):
+                continue
+            for child in value if isinstance(value, list) else [value]:
+                if isinstance(child, ast.AST):
+                    yield from walk(child, statement)
+
+    yield from walk(tree, None)
+
+
+def _changeable(node: ast.expr) -> bool:
+    match node:
+        case ast.BinOp():
+            return type(node.op) in SWAPS
+        case ast.Compare():
+            return type(node.ops[0]) in SWAPS
+        case ast.BoolOp() | ast.IfExp():
+            return True
+        case ast.UnaryOp():
+            return isinstance(node.op, ast.Not | ast.USub | ast.Invert)
+        case ast.Constant():
+            return isinstance(node.value, bool | int | float)
+    return False
+
+
+def _change(node: ast.expr) -> None:
+    """Change an expression in place."""
+    match node:
+        case ast.BinOp():
+            node.op = SWAPS[type(node.op)]()  # type: ignore[assignment]
+        case ast.Compare():
+            node.ops[0] = SWAPS[type(node.ops[0])]()  # type: ignore[call-overload]
+        case ast.BoolOp():
+            node.op = SWAPS[type(node.op)]()  # type: ignore[assignment]
+        case ast.IfExp():
+            node.body, node.orelse = node.orelse, node.body
+        case ast.UnaryOp():
+            node.op = ast.UAdd() if isinstance(node.op, ast.USub) else _Nothing.of(node)
+        case ast.Constant():
+            value = node.value
+            node.value = (not value) if isinstance(value, bool) else value + 1  # type: ignore[operator]
+
+
+class _Nothing:
+    """Takes `not` or `~` away by doubling it."""
+
+    @staticmethod
+    def of(node: ast.UnaryOp) -> ast.unaryop:
+        node.operand = ast.UnaryOp(op=type(node.op)(), operand=node.operand)
+        return node.op
+
+
+class Changed(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Imports one module from changed source."""
+
+    def __init__(self, mutant: Mutant) -> None:
+        self.mutant = mutant
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        if name != self.mutant.module:
+            return None
+        inside = [str(self.mutant.path.parent)] if self.mutant.path.name == "__init__.py" else None
+        return importlib.util.spec_from_file_location(
+            name, self.mutant.path, loader=self, submodule_search_locations=inside
+        )
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        exec(compile(self.mutant.source, str(self.mutant.path), "exec"), module.__dict__)
+
+
+def noticed(mutant: Mutant) -> str:
+    """Who notices a mutant, "" if nobody does. Runs in a process of its own."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reader)
+        try:
+            answer = _judge(mutant)
+        except BaseException as error:
+            answer = f"{type(error).__name__} at import or run"
+        os.write(writer, answer.encode()[:2000])
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as told:
+        answer = told.read()
+    _, status = os.waitpid(child, 0)
+    return answer if status == 0 else "crash"
+
+
+def _judge(mutant: Mutant) -> str:
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1), os.dup2(null, 2)
+    sys.meta_path.insert(0, Changed(mutant))
+    import attnzoo
+    from attnzoo.checks import LAWS
+    from attnzoo.checks.report import RED
+    from attnzoo.checks.runner import Run
+
+    for name in VARIANTS:
+        run = Run(attnzoo.describe(name), LAWS, explain=False)
+        for law in LAWS:
+            if run.result(law.id).outcome in RED:
+                return f"{name} {law.id}"
+    import pytest
+
+    code = pytest.main(["-x", "-q", "-p", "no:cacheprovider", *(str(ROOT / folder) for folder in UNIT_TESTS)])
+    return "unit tests" if code == 1 else "" if code == 0 else f"pytest exit {code}"
+
+
+def main(patterns: Sequence[str]) -> int:
+    """Try every mutant of the files whose name contains one of the patterns, or of all."""
+    import einops  # noqa: F401
+    import numpy  # noqa: F401
+    import rich.console  # noqa: F401
+    import torch
+
+    torch.set_num_threads(1)  # a process that has started threads cannot be forked safely
+    os.chdir(ROOT)
+    started, tried, survivors = time.time(), 0, []
+    for path in TARGETS:
+        if patterns and not any(pattern in path.name for pattern in patterns):
+            continue
+        for mutant in mutants(path):
+            who = noticed(mutant)
+            tried += 1
+            excuse = EQUIVALENT.get(mutant.name, "")
+            mark = "killed" if who else "equivalent" if excuse else "SURVIVED"
+            print(f"{mark:10} {path.name}:{mutant.line}: {mutant.after}   [{who or excuse}]", flush=True)
+            if not who and not excuse:
+                survivors.append(mutant)
+    print(f"{tried - len(survivors)} of {tried} noticed or equivalent, {time.time() - started:.0f} s")
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
