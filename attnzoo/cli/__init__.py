@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 import attnzoo
-from attnzoo.cli import check, describe, doctor, heatmap, selftest, trace
+from attnzoo.cli import check, describe, doctor, heatmap, new, report, selftest, trace
 from attnzoo.cli import list as listing
 from attnzoo.errors import AttnZooError
 
@@ -26,6 +26,8 @@ app.command("check", epilog="Example: attnzoo check gqa --only 'causality.*'")(c
 app.command("trace", epilog=trace.EXAMPLE, context_settings=trace.BUILD_OPTIONS)(trace.trace)
 app.command("heatmap", epilog=heatmap.EXAMPLE, context_settings=trace.BUILD_OPTIONS)(heatmap.heatmap)
 app.command("selftest", epilog="Example: attnzoo selftest --depth full --table kill-table.md")(selftest.selftest_)
+app.command("new", epilog=new.EXAMPLE)(new.new)
+app.add_typer(report.app, name="report")
 app.command("doctor", epilog="Example: ATTNZOO_PLUGINS=attnzoo attnzoo doctor")(doctor.doctor)
 
 

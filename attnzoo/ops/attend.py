@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Literal, overload
 
 import torch
@@ -85,6 +86,9 @@ def attend(
     need_weights: returns also the weights before dropout, (b, h, t, s)
     backend: "eager" is the definition, "sdpa" torch's fused kernel, "auto" the fastest that does what was asked
 
+    Limit: torch's kernel adds -inf to a logit that a boolean mask blocks, so one that overflows the wide type (beyond
+    3e38 in float32) is NaN there, unless no query at all sees its key. Eager has no such limit.
+
     Raises `InputError` for shapes, dtypes or devices that do not fit, `Unsupported` for a named backend that cannot
     do what was asked, `ConfigError` for an unknown backend, a dropout that is no share, or heads that do not share
     the key-value heads evenly.
@@ -122,7 +126,7 @@ def eager(
     if visible is not None:
         k, v = masks.hide(k, visible), masks.hide(v, visible)
     k, v = share_kv(k, h), share_kv(v, h)
-    with torch.autocast(q.device.type, enabled=False):  # autocast would take the logits in half precision
+    with without_autocast(q.device):  # autocast would take the logits in half precision
         logits = scale * (q.to(wide) @ k.to(wide).mT)  # (b, h, t, s)
         if mask is not None and mask.is_floating_point():
             logits = logits + mask.to(wide)
@@ -166,6 +170,11 @@ def sdpa(
     return F.scaled_dot_product_attention(
         q, k, v, attn_mask=visible, is_causal=flag, scale=scale, dropout_p=dropout, enable_gqa=q.shape[1] != k.shape[1]
     )
+
+
+def without_autocast(device: torch.device) -> AbstractContextManager[object]:
+    """Autocast off; on the meta device, where only shapes are computed, there is none."""
+    return nullcontext() if device.type == "meta" else torch.autocast(device.type, enabled=False)
 
 
 def check_backend(backend: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, overload
 
 import torch
@@ -47,7 +48,7 @@ class AttentionLayer(nn.Module):
         for word, number in dict(
             d_model=d_model, heads=heads, kv_heads=kv_heads, head_dim=head_dim, max_seq_len=max_seq_len
         ).items():
-            if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 1):
+            if number is not None and (not isinstance(number, Integral) or isinstance(number, bool) or number < 1):
                 raise ConfigError(f"{word} must be a whole number above 0; got {number!r}")
         check_dropout(dropout)
         check_groups(heads, kv_heads)
@@ -186,11 +187,14 @@ class AttentionLayer(nn.Module):
         need_weights: bool,
     ) -> None:
         if positions is not None and not self.takes_positions:
-            raise Unsupported(f"{self.variant}: positions has no effect here; use the variant 'rope', or leave it out")
+            raise Unsupported(
+                f"{self.variant}: positions has no effect here; leave it out, or use a variant that knows positions "
+                "(`attnzoo list` shows which)"
+            )
         if context is not None and not self.takes_context:
             raise Unsupported(
-                f"{self.variant}: context cannot be combined with rotated positions; use the variant 'gqa' with "
-                "causal=False for cross-attention"
+                f"{self.variant}: context cannot be combined with rotated positions; for cross-attention use a variant "
+                "that takes context, built with causal=False (`attnzoo list` shows which)"
             )
         if context is not None and self.causal:
             raise Unsupported(

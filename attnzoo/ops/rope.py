@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal, get_args
+
 import torch
 from einops import rearrange
 from torch import Tensor
@@ -9,10 +11,11 @@ from torch import Tensor
 from attnzoo.errors import ConfigError
 from attnzoo.ops.masks import wide_type
 
-LAYOUTS = ("half", "interleaved")
+Layout = Literal["half", "interleaved"]
+LAYOUTS = get_args(Layout)
 
 
-def rotate(x: Tensor, positions: Tensor, *, theta: float = 10000.0, layout: str = "half") -> Tensor:
+def rotate(x: Tensor, positions: Tensor, *, theta: float = 10000.0, layout: Layout = "half") -> Tensor:
     """Pair i of token p turns by `p * theta ** (-2 i / d)`.
 
     >>> x = torch.tensor([1.0, 0, 0, 0]).reshape(1, 1, 1, 4)
@@ -55,7 +58,7 @@ class Rotary:
     """
 
     def __init__(
-        self, head_dim: int, *, theta: float = 10000.0, layout: str = "half", rotary_dim: int | None = None
+        self, head_dim: int, *, theta: float = 10000.0, layout: Layout = "half", rotary_dim: int | None = None
     ) -> None:
         rotary_dim = head_dim if rotary_dim is None else rotary_dim
         if head_dim < 2:

@@ -138,7 +138,7 @@ def line_of(method: Callable[..., Any]) -> str:
 
 def place(module: str, line: int) -> str:
     """
-    >>> place("attnzoo_builtins.mha", 56)
-    'attnzoo_builtins/mha.py:56'
+    >>> place("my_plugin.mine", 56)
+    'my_plugin/mine.py:56'
     """
     return f"{module.replace('.', '/')}.py:{line}"

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import attnzoo
 from attnzoo import ops
+from attnzoo.ops.rope import Layout
 
 
 class RotaryAttention(ops.AttentionLayer):
@@ -36,7 +37,7 @@ class RotaryAttention(ops.AttentionLayer):
         *,
         head_dim: int | None = None,
         theta: float = 10000.0,
-        layout: str = "half",
+        layout: Layout = "half",
         rotary_dim: int | None = None,
         bias: bool = False,
         causal: bool = True,

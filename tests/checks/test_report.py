@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from attnzoo.checks import LAWS
 from attnzoo.checks.faults import FAULTS
 from attnzoo.checks.report import Outcome, Report, Result, tell
+from attnzoo.checks.runner import Run
 
 OUTCOMES: list[Outcome] = [
     "passed",
@@ -85,9 +87,8 @@ def test_json_is_json_though_the_worst_error_is_infinite() -> None:
 
 
 def test_a_report_has_a_row_for_each_law() -> None:
-    rows = str(report(result("a.first", "passed", comparisons=31, worst=0.125), result("a.second", "blocked"))).split(
-        "\n"
-    )
+    held = report(result("a.first", "passed", comparisons=31, worst=0.125), result("a.second", "blocked"))
+    rows = str(held).splitlines()
     (first,) = (row for row in rows if "a.first" in row)
     assert first.split() == ["a.first", "C5", "passed", "31", "0.12"]
     assert any("a.second" in row and "blocked" in row for row in rows)

@@ -325,12 +325,12 @@ def test_a_refused_call_says_what_would_work_and_leaves_the_cache_alone(
 
 
 def test_positions_are_refused_by_a_layer_without_them() -> None:
-    with pytest.raises(Unsupported, match="tiny: positions has no effect here; use the variant 'rope', or leave it"):
+    with pytest.raises(Unsupported, match="tiny: positions has no effect here; leave it out, or use a variant that knows"):
         Placeless()(tokens(), positions=torch.arange(T))
 
 
 def test_context_is_refused_by_a_layer_that_cannot_read_it() -> None:
-    words = "tiny: context cannot be combined with rotated positions; use the variant 'gqa' with causal=False"
+    words = "tiny: context cannot be combined with rotated positions; for cross-attention use a variant that takes"
     with pytest.raises(Unsupported, match=words):
         Alone(causal=False)(tokens(), tokens())
 

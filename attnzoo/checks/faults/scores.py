@@ -80,7 +80,7 @@ class ScaleIgnored(Specimen):
     """A given scale is ignored."""
 
     def choose_scale(self, scale: float | None) -> float:
-        return self.head_dim**-0.5
+        return super().choose_scale(None)
 
 
 @fault("softmax.over_queries", "B28", "C10", "rows.sums")

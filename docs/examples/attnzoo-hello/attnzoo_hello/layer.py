@@ -16,7 +16,7 @@ EPS = 1e-6
 
 
 class NormedAttention(ops.AttentionLayer):
-    """Query-key-normalised attention (arXiv:2010.04245, section 3).
+    """Query-key-normalised attention (arXiv:2010.04245).
 
     Differs: RMS norm with a gain per channel, shared by all heads, and the usual scale, as in Qwen3; the paper takes
     the Euclidean norm and learns one scale.
