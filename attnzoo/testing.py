@@ -103,6 +103,12 @@ class Conformance:
             return None
         return TOLD.get(str(outcome))
 
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Which mistake each failing variant looks like."""
+        for name, run in self.runs.items():
+            if run.failing:
+                terminalreporter.write_line(f"{name}: {run.diagnosis}")
+
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """A run on a variant in which no law passed is no success."""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import doctest
+import importlib
 import re
 from pathlib import Path
+
+import pytest
 
 import attnzoo
 from attnzoo.registry import zoo
@@ -39,11 +42,11 @@ def test_python_and_its_output_come_first() -> None:
     assert any(line.startswith("(torch.Size") for line in top)
 
 
-def test_the_variant_written_in_the_readme_conforms() -> None:
+def test_the_variant_written_in_the_readme_conforms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (script,) = (block for block in blocks("python") if "attnzoo.hookimpl" in block)
-    module: dict[str, object] = {}
-    exec(script, module)
-    (variant,) = module["attnzoo_variants"]()  # type: ignore[operator]
+    (tmp_path / "my_attention.py").write_text(script, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (variant,) = importlib.import_module("my_attention").attnzoo_variants()
     report = attnzoo.check(variant)
     assert report.passed, str(report)
 

@@ -97,9 +97,10 @@ def test_three_ways_give_one_outcome_for_each_law(
     assert face == shell == tests
     assert list(face) == [law.id for law in LAWS] == list(tests)
     assert (report.passed, stop.value.code, result.ret) == (True, 0, OK)
-    counts = {category: int(number) for number, category in re.findall(r"(\d+) ([a-z ]+)", result.outlines[-1])}
-    assert counts["passed"] == report.counts["passed"]
-    assert counts["not applicable"] == report.counts["not-applicable"] > 0
+    assert (
+        f" {report.counts['passed']} passed, {report.counts['not-applicable']} not applicable in "
+        in result.outlines[-1]
+    )
 
 
 # Which variants

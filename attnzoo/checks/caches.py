@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attnzoo.checks.evidence import Evidence
 from attnzoo.checks.lab import Lab
-from attnzoo.checks.law import cached, law, padded, staged, weights
+from attnzoo.checks.law import ROOT, cached, law, padded, staged, weights
 from attnzoo.errors import InputError, Unsupported
 from attnzoo.variant import Variant
 
@@ -55,7 +55,13 @@ def equals_whole(lab: Lab, see: Evidence) -> None:
         see.reacts(whole, forgotten, "outputs when nothing is remembered")
 
 
-@law("cache.padded", "C4", needs=[cached, padded], where=lambda case: case.causal and case.b > 1)
+@law(
+    "cache.padded",
+    "C4",
+    needs=[cached, padded],
+    where=lambda case: case.causal and case.b > 1,
+    after=(ROOT, "cache.equals_whole"),
+)
 def left_padded(lab: Lab, see: Evidence) -> None:
     """A left-padded batch decodes as each sample would alone; the key_mask counts the cached tokens."""
     layer = lab.layer()
@@ -75,7 +81,9 @@ def left_padded(lab: Lab, see: Evidence) -> None:
     see.reacts(y, layer(x), "outputs when the padding is not masked")
 
 
-@law("cache.weights", "C12", needs=[cached, weights], where=lambda case: case.causal)
+@law(
+    "cache.weights", "C12", needs=[cached, weights], where=lambda case: case.causal, after=(ROOT, "cache.equals_whole")
+)
 def cached_weights(lab: Lab, see: Evidence) -> None:
     """The weights of a cached step are the last rows of the whole, its keys the cached ones too."""
     layer = lab.layer()
@@ -103,7 +111,7 @@ def counts(lab: Lab, see: Evidence) -> None:
             see.holds(cache.nbytes == due, f"{length} tokens take {due} bytes in {dtype}, not {cache.nbytes}")
 
 
-@law("cache.reset", "C13", needs=[cached], where=lambda case: case.causal)
+@law("cache.reset", "C13", needs=[cached], where=lambda case: case.causal, after=(ROOT, "cache.equals_whole"))
 def reset(lab: Lab, see: Evidence) -> None:
     """After `reset` a cache is as good as new: nothing of the sequence before is left."""
     layer = lab.layer()
@@ -117,7 +125,7 @@ def reset(lab: Lab, see: Evidence) -> None:
     see.reacts(layer(x), layer(other), "the other sequence's output")
 
 
-@law("cache.crop", "C13", needs=[cached], where=lambda case: case.causal)
+@law("cache.crop", "C13", needs=[cached], where=lambda case: case.causal, after=(ROOT, "cache.equals_whole"))
 def crop(lab: Lab, see: Evidence) -> None:
     """`crop(n)` keeps the first n tokens: tokens rejected after a guess leave no trace."""
     layer = lab.layer()
@@ -131,7 +139,7 @@ def crop(lab: Lab, see: Evidence) -> None:
     see.raises(InputError, lambda: cache.crop(t + 1), f"crop({t + 1}) of {t} tokens", words=(t + 1, t))
 
 
-@law("cache.reorder", "C13", needs=[cached], where=lambda case: case.causal)
+@law("cache.reorder", "C13", needs=[cached], where=lambda case: case.causal, after=(ROOT, "cache.equals_whole"))
 def reorder(lab: Lab, see: Evidence) -> None:
     """`reorder(index)` makes row i what row index[i] was, keys and values alike, as beam search needs.
 
@@ -179,7 +187,7 @@ def overflow(lab: Lab, see: Evidence) -> None:
     )
 
 
-@law("cache.gradients", "C13", needs=[cached], where=lambda case: case.causal)
+@law("cache.gradients", "C13", needs=[cached], where=lambda case: case.causal, after=(ROOT, "cache.equals_whole"))
 def gradients(lab: Lab, see: Evidence) -> None:
     """Cached tokens are detached, and the newest ones get the gradient they get in the whole sequence.
 
@@ -204,7 +212,7 @@ def gradients(lab: Lab, see: Evidence) -> None:
     see.holds(True, "two training steps with one cache, reset between, run")
 
 
-@law("cache.apart", "C18", needs=[cached], where=lambda case: case.causal)
+@law("cache.apart", "C18", needs=[cached], where=lambda case: case.causal, after=(ROOT, "cache.equals_whole"))
 def apart(lab: Lab, see: Evidence) -> None:
     """Two caches of one layer do not meet, and a call without a cache remembers nothing."""
     layer = lab.layer()

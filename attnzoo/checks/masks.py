@@ -10,7 +10,7 @@ from torch import Tensor
 from attnzoo.checks import reference
 from attnzoo.checks.evidence import Evidence
 from attnzoo.checks.lab import Case, Lab
-from attnzoo.checks.law import law, masked, padded, plain, sees_all, staged, weights
+from attnzoo.checks.law import ROOT, law, masked, padded, plain, sees_all, staged, weights
 
 
 def several(case: Case) -> bool:
@@ -65,7 +65,7 @@ def blocks(lab: Lab, see: Evidence) -> None:
     see.reacts(before, after, "other outputs when a token is not blocked")
 
 
-@law("mask.forms", "C4", needs=[masked], cases="all", where=several)
+@law("mask.forms", "C4", needs=[masked], cases="all", where=several, after=(ROOT, "mask.all_true"))
 def forms(lab: Lab, see: Evidence) -> None:
     """A mask means the same in each form: boolean or 0 and -inf, of 2 axes or 4, written out or broadcast."""
     for dtype in lab.dtypes():
@@ -81,7 +81,7 @@ def forms(lab: Lab, see: Evidence) -> None:
         see.close(layer(x, mask=mask.expand(b, heads, t, t)), y, "the output under the mask written out")
 
 
-@law("mask.per_sample", "C4", needs=[masked], cases="all", where=several)
+@law("mask.per_sample", "C4", needs=[masked], cases="all", where=several, after=(ROOT, "mask.all_true"))
 def per_sample(lab: Lab, see: Evidence) -> None:
     """A mask of 4 axes belongs to its sample and its head: each sample under its own mask is as it would be alone.
 
@@ -105,7 +105,7 @@ def per_sample(lab: Lab, see: Evidence) -> None:
     )
 
 
-@law("mask.adds", "C3", needs=[masked, plain, staged], where=several)
+@law("mask.adds", "C3", needs=[masked, plain, staged], where=several, after=(ROOT, "mask.all_true"))
 def adds(lab: Lab, see: Evidence) -> None:
     """A floating mask is added to the logits after the scale, broadcasts, and gets its gradient.
 
@@ -129,7 +129,7 @@ def adds(lab: Lab, see: Evidence) -> None:
     see.reacts(layer(x), layer(x, mask=2 * lab.normal(t, t, draw=3)), "the output under a floating mask")
 
 
-@law("mask.wide", "C3", needs=[masked], cases="default")
+@law("mask.wide", "C3", needs=[masked], cases="default", after=(ROOT, "mask.all_true"))
 def wide(lab: Lab, see: Evidence) -> None:
     """A floating mask is added in the wide type: float32 beside a half layer is neither refused nor rounded.
 
@@ -150,7 +150,7 @@ def wide(lab: Lab, see: Evidence) -> None:
         see.finite(layer(x, mask=lowest), f"the output under a mask of float32's lowest value, {dtype}")
 
 
-@law("mask.intersect", "C3", needs=[masked, padded], cases="all", where=several)
+@law("mask.intersect", "C3", needs=[masked, padded], cases="all", where=several, after=(ROOT, "mask.all_true"))
 def intersect(lab: Lab, see: Evidence) -> None:
     """Mask, key_mask and causality meet: a key is visible where all of them allow it.
 
@@ -204,7 +204,7 @@ def padding(lab: Lab, see: Evidence) -> None:
         see.reacts(layer(x), layer(x, key_mask=lab.padding(lengths, t, left=True)), "the output without its key_mask")
 
 
-@law("mask.blind_rows", "C6", needs=[masked, padded], where=several)
+@law("mask.blind_rows", "C6", needs=[masked, padded], where=several, after=(ROOT, "mask.all_true"))
 def blind_rows(lab: Lab, see: Evidence) -> None:
     """A query that may see no key gives zero weights and exactly zero from the weighted sum; gradients stay finite.
 
@@ -329,7 +329,7 @@ def overflow(lab: Lab, see: Evidence) -> None:
             see.close(loud, clean, f"the weighted sum beside a hidden key of {largest:.1e} by {', '.join(asked)}")
 
 
-@law("mask.out_of_reach", "C3", needs=[masked, weights, sees_all], where=several)
+@law("mask.out_of_reach", "C3", needs=[masked, weights, sees_all], where=several, after=(ROOT, "mask.all_true"))
 def out_of_reach(lab: Lab, see: Evidence) -> None:
     """A blocked key has a weight of exactly zero even where its logit would win by far, and a visible one has not."""
     for dtype in (*lab.dtypes(), torch.bfloat16, torch.float16):

@@ -111,25 +111,33 @@ class Report:
         console.print(self.table())
         self.print_exemptions(console)
         self.print_troubles(console)
-        console.print(f"\n{self.summary}", style="green" if self.passed else "red", markup=False, highlight=False)
+        console.print(
+            f"\n{self.summary}", style="green" if self.passed else "red", markup=False, highlight=False, soft_wrap=True
+        )
 
     def print_exemptions(self, console: Console) -> None:
         """The laws that do not apply, by the reason why."""
-        for reason in dict.fromkeys(result.message for result in self.results if result.outcome == "not-applicable"):
-            laws = [r.law for r in self.results if (r.outcome, r.message) == ("not-applicable", reason)]
-            told = f"not applicable, because {self.variant} {reason}: {', '.join(laws)}"
-            console.print(f"\n{told}", style="dim", markup=False, highlight=False)
+        for reason, laws in self._by_message("not-applicable").items():
+            _say(console, f"\nnot applicable, because {self.variant} {reason}: {', '.join(laws)}", "dim")
 
     def print_troubles(self, console: Console) -> None:
-        """Every outcome that is no plain pass, in full."""
+        """Every outcome that is no plain pass, in full; blocked laws by what blocks them."""
         for result in self.results:
-            if result.outcome in (*RED, "known", "blocked"):
-                style = STYLE.get(result.outcome, "red")
-                console.print(f"\n{self.variant}: {tell(result)}", style=style, markup=False, highlight=False)
-
+            if result.outcome in (*RED, "known"):
+                _say(console, f"\n{self.variant}: {tell(result)}", STYLE.get(result.outcome, "red"))
+        for reason, laws in self._by_message("blocked").items():
+            _say(console, f"\n{self.variant}: BLOCKED {', '.join(laws)}: {reason}", STYLE["blocked"])
         if self.diagnosis is not None:
-            console.print(f"\n{self.variant}: {self.diagnosis}", style="bold", markup=False, highlight=False)
-            console.print(f"{self.variant}: {self.holding}", style="dim", markup=False, highlight=False)
+            _say(console, f"\n{self.variant}: {self.diagnosis}", "bold")
+            _say(console, f"{self.variant}: {self.holding}", "dim")
+
+    def _by_message(self, outcome: Outcome) -> dict[str, list[str]]:
+        """Message -> the laws that came out so."""
+        laws: dict[str, list[str]] = {}
+        for result in self.results:
+            if result.outcome == outcome:
+                laws.setdefault(result.message, []).append(result.law)
+        return laws
 
     @property
     def holding(self) -> str:
@@ -164,6 +172,11 @@ class Report:
         written = console.file
         assert isinstance(written, io.StringIO)
         return written.getvalue()
+
+
+def _say(console: Console, text: str, style: str) -> None:
+    """A line as it is: no markup is read in it, and it is not broken, so that commands can be copied."""
+    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def tell(result: Result) -> str:

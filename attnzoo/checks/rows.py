@@ -6,10 +6,10 @@ import torch
 
 from attnzoo.checks.evidence import Evidence
 from attnzoo.checks.lab import Lab
-from attnzoo.checks.law import law, staged, weights
+from attnzoo.checks.law import ROOT, law, staged, weights
 
 
-@law("rows.sums", "C15", needs=[weights], cases="all")
+@law("rows.sums", "C15", needs=[weights], cases="all", after=(ROOT, "shape.weights"))
 def sums(lab: Lab, see: Evidence) -> None:
     """The weights of a query sum to what the variant declares, over the keys, and softmax weights are not negative.
 
@@ -30,7 +30,7 @@ def sums(lab: Lab, see: Evidence) -> None:
             see.holds(top <= 1 + 1e-6, f"the sums over the keys are at most 1; the largest is {top:.6g}")
 
 
-@law("rows.same_output", "C12", needs=[weights], cases="all")
+@law("rows.same_output", "C12", needs=[weights], cases="all", after=(ROOT, "shape.weights"))
 def same_output(lab: Lab, see: Evidence) -> None:
     """Asking for the weights does not change the output, nor its gradient."""
     for dtype in lab.dtypes():
@@ -48,7 +48,7 @@ def _rounding(dtype: torch.dtype) -> float:
     return 16 * torch.finfo(dtype).eps
 
 
-@law("rows.used", "C12", needs=[weights, staged], cases="all")
+@law("rows.used", "C12", needs=[weights, staged], cases="all", after=(ROOT, "shape.weights"))
 def used(lab: Lab, see: Evidence) -> None:
     """The returned weights are the ones that were used: weights times values, merged, is the output."""
     for dtype in lab.dtypes():
@@ -60,7 +60,7 @@ def used(lab: Lab, see: Evidence) -> None:
         see.close(layer.merge(w @ shared), layer(x), f"merge(weights @ values) and the output, {dtype}")
 
 
-@law("rows.probed", "C12", needs=[weights, staged], cases="all")
+@law("rows.probed", "C12", needs=[weights, staged], cases="all", after=(ROOT, "shape.weights"))
 def probed(lab: Lab, see: Evidence) -> None:
     """The matrix read out of the fast path, by feeding it one-hot values, is the matrix that is returned.
 

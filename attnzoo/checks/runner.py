@@ -70,7 +70,6 @@ class Run:
         if progress:
             progress(len(chosen), len(chosen), "")
         results += self._unknown_failures()
-        failing = any(result.outcome in ("failed", "error") and result.case for result in results)
         return Report(
             variant=self.variant.name,
             version=version("attnzoo"),
@@ -78,7 +77,7 @@ class Run:
             depth=self.depth,
             seed=self.seed,
             results=results,
-            diagnosis=self.diagnosis if failing and self.explain else None,
+            diagnosis=self.diagnosis if self.failing and self.explain else None,
         )
 
     def result(self, id: str) -> Result:
@@ -87,6 +86,11 @@ class Run:
             with self._quietly():
                 self._results[id] = self._judge(self.laws[id])
         return self._results[id]
+
+    @property
+    def failing(self) -> bool:
+        """Whether a law, of those asked for so far, did not hold on a case."""
+        return any(result.outcome in ("failed", "error") and result.case for result in self._results.values())
 
     @functools.cached_property
     def diagnosis(self) -> Diagnosis:

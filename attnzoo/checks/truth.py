@@ -10,7 +10,7 @@ from torch import Tensor
 from attnzoo.checks import reference
 from attnzoo.checks.evidence import Evidence
 from attnzoo.checks.lab import Lab, array, tensor
-from attnzoo.checks.law import cross, law, option, plain, positional, staged, with_oracle
+from attnzoo.checks.law import ROOT, cross, law, option, plain, positional, staged, with_oracle
 
 # A gradient sums over tokens and channels, so that its last digits depend on the order: this many roundings are sound.
 ROUNDINGS = 32
@@ -51,7 +51,7 @@ def oracle(lab: Lab, see: Evidence) -> None:
                 see.close(got, tensor(w), f"the weights, {how}, {dtype}", dtype=dtype)
 
 
-@law("truth.oracle_gradients", "C2", needs=[with_oracle], cases="all")
+@law("truth.oracle_gradients", "C2", needs=[with_oracle], cases="all", after=(ROOT, "truth.oracle"))
 def oracle_gradients(lab: Lab, see: Evidence) -> None:
     """The gradients of the input and of every parameter are those of the definition, derived by hand."""
     for dtype in lab.dtypes():
@@ -70,7 +70,13 @@ def oracle_gradients(lab: Lab, see: Evidence) -> None:
                 see.close(got, tensor(due[name]), what, plain=rounding(dtype))
 
 
-@law("truth.oracle_cross", "C5", needs=[with_oracle, cross], where=lambda case: not case.causal)
+@law(
+    "truth.oracle_cross",
+    "C5",
+    needs=[with_oracle, cross],
+    where=lambda case: not case.causal,
+    after=(ROOT, "truth.oracle"),
+)
 def oracle_cross(lab: Lab, see: Evidence) -> None:
     """With `context`, keys and values come from it: output and both gradients are those of the definition."""
     for dtype in lab.dtypes():

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json as json_format
+import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,10 +13,31 @@ import typer
 from rich.console import Console
 
 from attnzoo import checks
-from attnzoo.checks.report import SCHEMA, Report
+from attnzoo.checks.report import SCHEMA, Report, Result
 from attnzoo.cli.screen import print_table, progress_bar, quiet_zoo
 from attnzoo.errors import ConfigError
 from attnzoo.registry import Registry
+
+# What `--script` writes: the shortest way to see one failure without the suite around it.
+SCRIPT = """\
+# {told}
+import attnzoo, torch
+from attnzoo.checks import LAWS
+from attnzoo.checks.evidence import Evidence
+from attnzoo.checks.lab import Lab, find_case, option_cases, size_cases
+
+variant = attnzoo.describe({name!r})
+law = next(law for law in LAWS if law.id == {law!r})
+case = find_case({case!r}, [*option_cases(variant), *size_cases(variant)])
+torch.set_num_threads(1)
+torch.manual_seed({seed})
+try:
+    law.run(Lab(variant, case, torch.device({device!r}), seed={seed}), see := Evidence())
+    assert see.comparisons, "compared nothing"
+except Exception as failure:
+    raise SystemExit(f"{{law.id}} ({{law.clause}}), case {{case.words}}: {{type(failure).__name__}}: {{failure}}")
+print(f"{{law.id}} holds")
+"""
 
 SHOWN = ("passed", "failed", "error", "vacuous", "unexpected-pass", "known", "blocked", "not-applicable")
 
@@ -35,6 +57,9 @@ def check(
     json: Annotated[
         str, typer.Option(help="Write the reports as JSON to this file; - for stdout.", metavar="FILE")
     ] = "",
+    script: Annotated[
+        str, typer.Option(help="Write the first failure as a Python script to run or debug.", metavar="FILE.py")
+    ] = "",
 ) -> None:
     """Hold variants to the laws of attention, and tell which one is broken, where, and by how much.
 
@@ -48,6 +73,8 @@ def check(
         write(reports, json)
     if json != "-":
         show(reports)
+    if script:
+        write_script(dict(zip(chosen, reports, strict=True)), script)
     raise typer.Exit(0 if all(report.passed for report in reports) else 1)
 
 
@@ -116,3 +143,35 @@ def write(reports: Sequence[Report], where: str) -> None:
         Path(where).write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"--json: cannot write {where}: {error.strerror}") from error
+
+
+def write_script(reports: Mapping[str, Report], where: str) -> None:
+    """The first failure of the first variant that has one, as a script; says on stderr what was written, or why not."""
+    console = Console(stderr=True, markup=False, highlight=False)
+    failures = (
+        (name, report.device, result)
+        for name, report in reports.items()
+        for result in report.results
+        if result.outcome in ("failed", "error", "vacuous") and result.reproduce
+    )
+    first = next(failures, None)
+    if first is None:
+        console.print(
+            f"--script: no law failed on a case, so that there is nothing to write to {where}", soft_wrap=True
+        )
+        return
+    name, device, failure = first
+    try:
+        Path(where).write_text(script_of(name, device, failure), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--script: cannot write {where}: {error.strerror}") from error
+    console.print(f"--script: `python {where}` shows {failure.law}", soft_wrap=True)
+
+
+def script_of(name: str, device: str, failure: Result) -> str:
+    """A script that exits with 1 and the failure, as long as there is one."""
+    seed = shlex.split(failure.reproduce)[-1]
+    told = f"{name} breaks {failure.law} ({failure.clause}): {failure.title}"
+    return SCRIPT.format(
+        told=told, name=name, law=failure.law, case=failure.smallest or failure.case, seed=int(seed), device=device
+    )

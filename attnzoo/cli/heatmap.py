@@ -45,8 +45,7 @@ def heatmap(
 ) -> None:
     """Draw attention: queries down the side, keys along the top; or, as .html, a page to explore it in.
 
-    A variant gets random weights. Any of its options can be given, as in --kv-heads 2; where they are too few to build
-    it, the variant's first case gives the rest.
+    A variant gets random weights. Its options can be given, as in --kv-heads 2; its first case gives what is missing.
     """
     check_output(out, mask)
     if (name is None) == (not model):

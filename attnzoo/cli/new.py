@@ -72,6 +72,8 @@ def unusable(module: str, zoo: Registry) -> str:
         return f"{module!r} is a word of the Python language, and no module can be called so"
     if module in sys.stdlib_module_names:
         return f"{module!r} is a module of Python's own, which yours would hide"
+    if module == "tests":
+        return "the project's own tests are called so"
     if importlib.util.find_spec(module) is not None:
         return f"a module {module!r} is already installed, which yours would hide"
     return ""

@@ -37,7 +37,7 @@ class Change:
 
     @property
     def worse(self) -> bool:
-        """It fell in rank; it passed and is gone, since a run that leaves laws out proves less; or it is new and red."""
+        """It fell in rank; it passed and is gone, for a run that leaves laws out proves less; or it is new and red."""
         if not self.before:
             return self.after in RED
         if not self.after:
@@ -111,9 +111,7 @@ def badges(reports: Sequence[dict[str, Any]], where: str) -> Iterator[str]:
 
 def outcomes(reports: Sequence[dict[str, Any]]) -> dict[tuple[str, str], str]:
     """(variant, law) -> outcome"""
-    return {
-        (report["variant"], result["law"]): result["outcome"] for report in reports for result in report["results"]
-    }
+    return {(report["variant"], result["law"]): result["outcome"] for report in reports for result in report["results"]}
 
 
 def changed(before: dict[tuple[str, str], str], after: dict[tuple[str, str], str]) -> Iterator[Change]:

@@ -37,8 +37,7 @@ def trace(
 ) -> None:
     """Follow a forward pass: each shape by letter and by number, mean and spread, parameters, FLOPs, line of code.
 
-    Any option of the variant can be given, as in --kv-heads 2 or --causal False; `attnzoo describe NAME` lists them.
-    Where they are too few to build it, the variant's first case gives the rest.
+    The variant's options can be given, as in --kv-heads 2; its first case gives what is missing.
     """
     with quiet_zoo() as zoo:
         layer, width = build(zoo, name, context.args, seed)

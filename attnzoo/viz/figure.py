@@ -91,7 +91,7 @@ def single(chosen: Maps, look: Look, ax: Axes | None) -> Figure:
     t, s = chosen.weights.shape[2:]
     if ax is None:
         width, height = (min(max(0.26 * n, 2.4), 9.0) for n in (s, t))
-        ax = Figure(figsize=(width + 2.4, height + 1.4), layout="constrained").add_subplot()
+        ax = Figure(figsize=(width + 2.4, height + 1.4), layout="compressed").add_subplot()
     figure = root(ax.figure)
     image = draw(ax, chosen, look)
     if max(t, s) <= LINED:
@@ -116,7 +116,7 @@ def panels(chosen: Maps, look: Look) -> Figure:
     rows, columns = wrap(layers * heads)
     side = 2.6 if rows * columns <= 16 else 1.8
     size = columns * side + 1.6, rows * side * min(max(t / s, 0.3), 3.0) + 1.2
-    figure = Figure(figsize=size, layout="constrained")
+    figure = Figure(figsize=size, layout="compressed")
     axes = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     for number, ax in enumerate(axes.flat):
         if number >= layers * heads:
@@ -138,7 +138,7 @@ def field(chosen: Maps, look: Look) -> Figure:
 
     layers, heads, t, s = chosen.weights.shape
     stride = 1.08 * t + 0.5, 1.08 * s + 0.5
-    figure = Figure(figsize=(0.9 * heads + 2, 0.9 * layers * min(max(t / s, 0.3), 3.0) + 1.2), layout="constrained")
+    figure = Figure(figsize=(0.9 * heads + 2, 0.9 * layers * min(max(t / s, 0.3), 3.0) + 1.2), layout="compressed")
     ax = figure.add_subplot()
     for layer in range(layers):
         for head in range(heads):

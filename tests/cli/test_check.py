@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,9 +19,9 @@ from attnzoo.checks.faults import FAULTS, SOUND
 from attnzoo.cli import main
 from attnzoo.registry import Registry
 
-# Laws that take no time; one more comes with them, on which they stand.
-QUICK = ("--only", "rows.sums", "--only", "causality.no_future")
-NAMES = ["build.runs", "causality.no_future", "rows.sums"]
+# Laws that take no time; those on which they stand come with them.
+QUICK = ("--only", "claims.claimed", "--only", "causality.no_future")
+NAMES = ["build.runs", "causality.no_future", "claims.claimed"]
 
 
 class Ran(NamedTuple):
@@ -51,7 +52,8 @@ def offer(monkeypatch: pytest.MonkeyPatch, *variants: attnzoo.Variant) -> None:
 
 
 def planted(id: str) -> attnzoo.Variant:
-    return next(fault.variant for fault in FAULTS if fault.id == id)
+    """A planted fault; without its oracle, so that it is not diagnosed, which takes long."""
+    return next(replace(fault.variant, oracle=None) for fault in FAULTS if fault.id == id)
 
 
 # What is shown
@@ -64,7 +66,7 @@ def test_one_variant_gets_a_row_for_each_law(check: Check) -> None:
     assert [row[:3] for row in rows if row and row[0] in {law.id for law in LAWS}] == [
         ["build.runs", "C1", "passed"],
         ["causality.no_future", "C5", "passed"],
-        ["rows.sums", "C15", "passed"],
+        ["claims.claimed", "C14", "passed"],
     ]
     assert "mha: conforms (3 passed;" in ran.out
 
@@ -155,7 +157,7 @@ def test_json_that_cannot_be_written(check: Check, tmp_path: Path) -> None:
 def test_what_cannot_be_served_is_said_on_stderr(check: Check, arguments: list[str], words: str) -> None:
     ran = check(*arguments)
     assert ran.code == 2
-    assert ran.err.startswith("attnzoo: ")
+    assert ran.err.lstrip().startswith("attnzoo: ")  # a progress bar may have begun
     assert words in ran.err
     assert ran.out == ""
 

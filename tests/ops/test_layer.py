@@ -325,7 +325,9 @@ def test_a_refused_call_says_what_would_work_and_leaves_the_cache_alone(
 
 
 def test_positions_are_refused_by_a_layer_without_them() -> None:
-    with pytest.raises(Unsupported, match="tiny: positions has no effect here; leave it out, or use a variant that knows"):
+    with pytest.raises(
+        Unsupported, match="tiny: positions has no effect here; leave it out, or use a variant that knows"
+    ):
         Placeless()(tokens(), positions=torch.arange(T))
 
 

@@ -143,6 +143,22 @@ def test_labels_never_run_into_each_other(tokens: int, heads: int) -> None:
     assert len(axes.get_xticks()) >= (8 if heads == 1 or tokens > 8 else 4)
 
 
+@pytest.mark.parametrize("shape", [(1, 8, 8), (1, 30, 30), (1, 64, 64), (1, 5, 90), (9, 12, 12), (30, 7, 7)])
+def test_nothing_is_cut_off_at_the_edge(shape: tuple[int, int, int]) -> None:
+    t, s = shape[1:]
+    keys = [f"longer{j}" for j in range(s)]
+    figure = viz.heatmap(
+        np.ones(shape), visible=np.tri(t, s, dtype=bool), queries=[f"q{i}" for i in range(t)], keys=keys
+    )
+    figure.draw_without_rendering()
+    page = figure.bbox.padded(1)
+    for axes in figure.axes:
+        for text in (axes.xaxis.label, axes.yaxis.label, axes.title, *axes.get_xticklabels(), *axes.get_yticklabels()):
+            box = text.get_window_extent()
+            inside = page.x0 <= box.x0 and box.x1 <= page.x1 and page.y0 <= box.y0 and box.y1 <= page.y1
+            assert inside or not (text.get_text() and text.get_visible()), text
+
+
 def test_an_axes_handed_in_is_drawn_on() -> None:
     figure = Figure()
     left, right = figure.subplots(1, 2)

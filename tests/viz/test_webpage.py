@@ -16,7 +16,7 @@ from attnzoo.viz.webpage import measures
 
 NASTY = [
     "<script>boom()</script>",
-    "</script>",
+    "</script >",
     "a\0b",
     "שלום",
     "\u202eevil",

@@ -362,7 +362,9 @@ class FillerTwice(Specimen):
 
     def softmax(self, logits: Tensor, visible: Tensor) -> Tensor:
         low = torch.finfo(logits.dtype).min
-        return (logits + sum(low * ~rule for rule in self.rules)).softmax(-1)
+        for rule in self.rules:
+            logits = logits + torch.zeros_like(logits).masked_fill(~rule, low)
+        return logits.softmax(-1)
 
 
 @fault("filler.overflow", "B19", "C6", "mask.overflow")

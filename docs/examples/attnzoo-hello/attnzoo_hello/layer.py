@@ -1,8 +1,8 @@
 """Attention with normalised queries and keys: the logits are bounded, however large the weights grow.
 
-    q'_i = g_q · q_i / rms(q_i),  k'_j = g_k · k_j / rms(k_j)        rms(u)² = mean(u²) + ε, over the channels of a head
-    head_i = softmax(q'_i k'_jᵀ / √d, later keys blocked) v_j        with j = ⌊i / (h / g)⌋
-    y = [head_1 … head_h] W_o
+q'_i = g_q · q_i / rms(q_i),  k'_j = g_k · k_j / rms(k_j)        rms(u)² = mean(u²) + ε, over the channels of a head
+head_i = softmax(q'_i k'_jᵀ / √d, later keys blocked) v_j        with j = ⌊i / (h / g)⌋
+y = [head_1 … head_h] W_o
 """
 
 from __future__ import annotations

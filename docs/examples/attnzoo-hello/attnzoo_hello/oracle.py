@@ -44,7 +44,7 @@ class NormedOracle:
         self.params, self.heads, self.kv_heads, self.causal, self.scale = params, heads, kv_heads, causal, scale
         self.d = len(params["q_gain"])
         self.cuts = [heads * self.d, (heads + kv_heads) * self.d]  # where q ends and k ends among the rows of qkv
-        self.grads: dict[str, Array] = {}
+        self.grads: Mapping[str, Array] = {}
         self.kept: tuple[Any, ...] = ()
 
     def forward(
@@ -104,7 +104,7 @@ class NormedOracle:
     def norm_backward(self, gain: str, u: Array, dout: Array) -> Array:
         """Adds dg to `grads`; returns du, as derived above."""
         n, r = unit(u)
-        self.grads[gain] += (n * dout).sum(axis=(0, 1, 2))
+        self.grads[gain][:] += (n * dout).sum(axis=(0, 1, 2))
         dn = self.params[gain] * dout
         du: Array = r * (dn - n * (n * dn).mean(axis=-1, keepdims=True))
         return du
@@ -116,21 +116,23 @@ class NormedOracle:
 
     def linear_backward(self, name: str, x: Array, dy: Array) -> Array:
         """Adds dW and dbias to `grads`; returns dx."""
-        self.grads[f"{name}.weight"] += np.einsum("bto,btc->oc", dy, x)
+        self.grads[f"{name}.weight"][:] += np.einsum("bto,btc->oc", dy, x)
         if f"{name}.bias" in self.grads:
-            self.grads[f"{name}.bias"] += dy.sum(axis=(0, 1))
+            self.grads[f"{name}.bias"][:] += dy.sum(axis=(0, 1))
         dx: Array = dy @ self.params[f"{name}.weight"]
         return dx
 
     def split(self, x: Array) -> Array:
         """(b, t, n * d) -> (b, n, t, d)"""
         b, t, width = x.shape
-        return x.reshape(b, t, width // self.d, self.d).swapaxes(1, 2)
+        heads: Array = x.reshape(b, t, width // self.d, self.d).swapaxes(1, 2)
+        return heads
 
     def merge(self, x: Array) -> Array:
         """(b, n, t, d) -> (b, t, n * d)"""
         b, n, t, d = x.shape
-        return x.swapaxes(1, 2).reshape(b, t, n * d)
+        merged: Array = x.swapaxes(1, 2).reshape(b, t, n * d)
+        return merged
 
 
 def unit(u: Array) -> tuple[Array, Array]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+from attnzoo_hello.oracle import NormedOracle
 
 from attnzoo.oracle import central_differences, relative_to_largest
-from attnzoo_hello.oracle import NormedOracle
 
 B, T, H, G, D, C = 2, 5, 4, 2, 3, 7
 
