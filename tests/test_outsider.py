@@ -13,6 +13,7 @@ import subprocess
 import sys
 import venv
 import xml.etree.ElementTree as ET
+from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import files
 from pathlib import Path
 
@@ -150,11 +151,13 @@ def test_a_stranger_is_listed_beside_the_built_in_variants(hello: Outsider) -> N
 
 
 def test_three_ways_to_run_give_one_table(hello: Outsider) -> None:
-    by_cli = outcomes_by_cli(hello, "hello_qk_norm")
+    ways = (outcomes_by_cli, outcomes_by_python, outcomes_by_pytest)
+    with ThreadPoolExecutor() as at_once:
+        by_cli, by_python, by_pytest = at_once.map(lambda way: way(hello, "hello_qk_norm"), ways)
     assert len(by_cli) > 80
     assert set(by_cli.values()) == {"passed", "not-applicable"}
-    assert outcomes_by_python(hello, "hello_qk_norm") == by_cli
-    assert outcomes_by_pytest(hello, "hello_qk_norm") == by_cli
+    assert by_python == by_cli
+    assert by_pytest == by_cli
 
 
 def test_the_example_tests_its_own_oracle(hello: Outsider) -> None:
@@ -169,17 +172,18 @@ def test_a_broken_copy_is_told_in_the_same_words_all_three_ways(hello: Outsider)
     told = "FAILED truth.oracle (C2): Output and weights are those of the variant's definition in NumPy float64"
     change(layer, SOUND_LINE, BROKEN_LINE)
     try:
-        by_cli = hello.attnzoo("check", name, "--only", law)
         code = f"import attnzoo; r = attnzoo.check({name!r}, only=[{law!r}]); print(r); raise SystemExit(not r.passed)"
-        by_python = hello.python(code)
-        by_pytest = hello.pytest("-p", "attnzoo.testing", f"--variant={name}", "-k", "truth and oracle and not _")
+        with ThreadPoolExecutor() as at_once:
+            by_cli = at_once.submit(hello.attnzoo, "check", name, "--only", law)
+            by_python = at_once.submit(hello.python, code)
+            by_pytest = at_once.submit(hello.pytest, "-p", "attnzoo.testing", f"--variant={name}", "-k", f"{law}]")
     finally:
         change(layer, BROKEN_LINE, SOUND_LINE)
-    for done in (by_cli, by_python, by_pytest):
+    for done in (by_cli.result(), by_python.result(), by_pytest.result()):
         assert done.returncode == 1
         assert told in words(done.stdout)
         assert "case options-0: the output, plain, torch.float64: off by" in words(done.stdout)
-    assert "no known fault: its oracle is not an attnzoo.oracle.Layer" in words(by_cli.stdout)
+    assert "no known fault: its oracle is not an attnzoo.oracle.Layer" in words(by_cli.result().stdout)
 
 
 @pytest.fixture(scope="module")
@@ -213,8 +217,7 @@ def test_a_broken_idea_is_diagnosed_and_written_as_a_script(author: Outsider) ->
     assert "FAILED causality.no_future (C5): Changing a token changes no earlier output" in told
     assert "case options-0: mask: outputs before token 1, when tokens from 1 on change: off by" in told
     assert "likely fault: mask.replaces_causality. A mask takes the place of causality" in told
-    again = re.search(r"again: attnzoo (check bright_idea --only causality.no_future --case \S+ --seed 0)", told)
-    assert again
+    assert re.search(r"again: attnzoo check bright_idea --only causality.no_future --case \S+ --seed 0", told)
 
     script = author.run(sys_executable(author.bin), "failure.py")
     assert script.returncode == 1

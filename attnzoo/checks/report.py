@@ -13,6 +13,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from attnzoo.checks.clauses import CLAUSES
 from attnzoo.checks.diagnosis import Diagnosis
 
 Outcome = Literal["passed", "failed", "error", "known", "unexpected-pass", "not-applicable", "blocked", "vacuous"]
@@ -182,6 +183,7 @@ def _say(console: Console, text: str, style: str) -> None:
 def tell(result: Result) -> str:
     """A result in words that can be read alone."""
     lines = [f"{result.outcome.upper()} {result.law} ({result.clause}): {result.title}"]
+    lines.append(f"  clause {result.clause}: {CLAUSES[result.clause]}")
     if result.case:
         lines.append(f"  case {result.case}: {result.message}")
     elif result.message:

@@ -129,7 +129,7 @@ def test_light_and_dark_and_a_phone(browser: Browser, tmp_path: Path) -> None:
 def test_hostile_tokens_stay_text(browser: Browser, tmp_path: Path) -> None:
     tokens = [
         "<script>window.hit = 1</script>",
-        "</script><img src=x onerror='window.hit = 1'>",
+        "</script ><img src=x onerror='window.hit = 1'>",
         "שלום",
         "👩‍👧",
         "{{data}}",
