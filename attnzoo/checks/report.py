@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -94,7 +95,7 @@ class Report:
             "counts": dict(self.counts),
             "seconds": round(self.seconds, 3),
             "diagnosis": None if self.diagnosis is None else asdict(self.diagnosis),
-            "results": [asdict(result) for result in self.results],
+            "results": [_plain(result) for result in self.results],
         }
 
     def to_json(self) -> str:
@@ -173,6 +174,11 @@ class Report:
         written = console.file
         assert isinstance(written, io.StringIO)
         return written.getvalue()
+
+
+def _plain(result: Result) -> dict[str, Any]:
+    """A result as plain data; JSON knows no infinity, so that an error beyond every budget is None."""
+    return {**asdict(result), "worst": result.worst if math.isfinite(result.worst) else None}
 
 
 def _say(console: Console, text: str, style: str) -> None:
