@@ -30,6 +30,10 @@ class Unsupported(AttnZooError, NotImplementedError):
     """A variant was asked for something that it does not do."""
 
 
+class MissingPackage(AttnZooError, ImportError):
+    """A package that this needs is not installed; the message has the line that installs it."""
+
+
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
     """A closing clause that offers the nearest choice, or nothing.
 

@@ -14,7 +14,6 @@ import sys
 import venv
 import xml.etree.ElementTree as ET
 from concurrent.futures import ThreadPoolExecutor
-from importlib.resources import files
 from pathlib import Path
 
 import jsonschema
@@ -112,8 +111,8 @@ def outcomes_by_cli(outsider: Outsider, name: str) -> dict[str, str]:
     done = outsider.attnzoo("check", name, "--json", "report.json")
     assert done.returncode == 0
     document = json.loads((outsider.folder / "elsewhere/report.json").read_text())
-    schema = (files("attnzoo.checks") / "report.schema.json").read_text(encoding="utf-8")
-    jsonschema.validate(document, json.loads(schema), jsonschema.Draft202012Validator)
+    (schema,) = (outsider.folder / "env").rglob("attnzoo/checks/report.schema.json")
+    jsonschema.Draft202012Validator(json.loads(schema.read_text(encoding="utf-8"))).validate(document)
     return {result["law"]: result["outcome"] for result in document["reports"][0]["results"]}
 
 

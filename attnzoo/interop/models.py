@@ -9,16 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnzoo.errors import AttnZooError
+from attnzoo.errors import MissingPackage
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 SMOLLM2 = "SmolLM2-135M-Instruct.Q4_1.gguf"
-
-
-class MissingPackage(AttnZooError, ImportError):
-    """A package that is needed here is not installed; the message holds the line that installs it."""
 
 
 def load_smollm2() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

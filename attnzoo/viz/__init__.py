@@ -9,7 +9,6 @@ Pictures need matplotlib (`pip install "attnzoo[viz]"`); traces and pages do not
 
 from __future__ import annotations
 
-from attnzoo.viz.colours import MissingPackage
 from attnzoo.viz.figure import heatmap, mask
 from attnzoo.viz.matrices import Maps
 from attnzoo.viz.scale import ScaleLesson, scale_lesson
@@ -20,7 +19,6 @@ from attnzoo.viz.webpage import page
 
 __all__ = [
     "Maps",
-    "MissingPackage",
     "ScaleLesson",
     "Step",
     "Trace",

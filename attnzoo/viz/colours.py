@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnzoo.errors import AttnZooError
+from attnzoo.errors import MissingPackage
 from attnzoo.viz.matrices import Maps
 
 if TYPE_CHECKING:
@@ -17,10 +17,6 @@ if TYPE_CHECKING:
 
 FONT = 7.0
 MASKED = "#c9c9c9"  # a grey that neither viridis nor the diverging map holds
-
-
-class MissingPackage(AttnZooError, ImportError):
-    """A package that a picture needs is not installed; the message holds the line that installs it."""
 
 
 @dataclass(frozen=True)

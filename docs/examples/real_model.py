@@ -18,7 +18,8 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TimeElapsedColumn
 from rich.table import Table
 
-from attnzoo.interop.models import MissingPackage, load_minilm, load_smollm2
+from attnzoo.errors import MissingPackage
+from attnzoo.interop.models import load_minilm, load_smollm2
 from attnzoo.interop.transformers import swap
 
 PROMPT = "Why is the sky blue? Explain it to a child."

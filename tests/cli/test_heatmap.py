@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from attnzoo import viz
 from attnzoo.cli import heatmap as verb
 from attnzoo.cli import main
-from attnzoo.interop.models import MissingPackage
+from attnzoo.errors import MissingPackage
 
 PNG = b"\x89PNG\r\n\x1a\n"
 

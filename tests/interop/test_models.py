@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from attnzoo.interop.models import MissingPackage, load_minilm, load_smollm2, no_progress_bars
+from attnzoo.errors import MissingPackage
+from attnzoo.interop.models import load_minilm, load_smollm2, no_progress_bars
 
 LOADERS = {"smollm2": load_smollm2, "minilm": load_minilm}
 

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 
 import attnzoo
 from attnzoo import viz
-from attnzoo.errors import InputError
+from attnzoo.errors import InputError, MissingPackage
 
 
 def maps_of(axes: Axes) -> list[Any]:
@@ -233,7 +233,7 @@ def test_labels_that_do_not_fit_are_refused() -> None:
 
 def test_without_matplotlib_there_is_the_install_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(viz.MissingPackage, match=r'pip install "attnzoo\[viz\]"'):
+    with pytest.raises(MissingPackage, match=r'pip install "attnzoo\[viz\]"'):
         viz.heatmap(np.eye(2))
     assert "<canvas" in viz.page(np.eye(2))  # a page needs none
 
