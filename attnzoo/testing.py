@@ -55,7 +55,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--variant", action="append", default=[], metavar="NAME", help="run every law on this variant, and nothing else"
     )
     group.addoption("--device", default="cpu", help="where the laws run: cpu, cuda, … (default: cpu)")
-    group.addoption("--depth", default="quick", choices=list(SEEDS), help="quick, or full for more seeds")
+    group.addoption("--depth", default="quick", choices=list(SEEDS), help="quick, or full or soak for more")
 
 
 def pytest_configure(config: pytest.Config) -> None:

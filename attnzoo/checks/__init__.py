@@ -10,6 +10,7 @@ from attnzoo.checks import (
     caches,
     causality,
     claims,
+    drawn,
     learning,
     masks,
     modes,
@@ -28,7 +29,21 @@ from attnzoo.variant import Variant
 __all__ = ["LAWS", "Law", "Report", "Result", "check"]
 
 LAWS = laws_in(
-    build, shapes, causality, rows, masks, truth, learning, batches, places, caches, numerics, modes, state, claims
+    build,
+    shapes,
+    causality,
+    rows,
+    masks,
+    truth,
+    learning,
+    batches,
+    places,
+    caches,
+    numerics,
+    modes,
+    state,
+    claims,
+    drawn,
 )
 
 
@@ -44,7 +59,7 @@ def check(
 ) -> Report:
     """Hold a variant to every law, or to those that `only` names.
 
-    device: "cpu", "cuda", …    depth: "quick", or "full" for more seeds    only: law ids or globs
+    device: "cpu", "cuda", …    only: law ids or globs    depth: "quick"; "full" or "soak" for more seeds and examples
     case: one case only, by name, and after it what is to differ, as in "options-0,b=1,t=2"
     Raises `ConfigError` for a device, depth, law or case that there is not.
     """

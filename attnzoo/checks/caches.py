@@ -49,7 +49,8 @@ def equals_whole(lab: Lab, see: Evidence) -> None:
             cuts["chunks of 3, 1 and the rest"] = (3, 1, t - 4)
         for how, sizes in cuts.items():
             stepped = fed(layer, layer.new_cache(x.shape[0], t), x, *sizes)
-            see.close(stepped, whole, f"outputs with a cache, {how}, {dtype}")
+            order = 8 * torch.finfo(dtype).eps  # one query is summed by other kernels than many
+            see.close(stepped, whole, f"outputs with a cache, {how}, {dtype}", plain=order)
     if t > 1:
         forgotten = torch.cat([layer(x[:, i : i + 1]) for i in range(t)], dim=1)
         see.reacts(whole, forgotten, "outputs when nothing is remembered")

@@ -138,6 +138,7 @@ class Lab:
     case: Case
     device: torch.device
     seed: int = 0
+    depth: str = "quick"
 
     def layer(self, dtype: torch.dtype = torch.float64, /, **changed: Any) -> Any:
         """A layer of the case in eval mode, its parameters redrawn so that the logits have a spread of about 2.

@@ -27,7 +27,7 @@ from attnzoo.variant import Variant
 Progress = Callable[[int, int, str], None]
 
 # How many seeds each depth tries.
-SEEDS = {"quick": 1, "full": 5}
+SEEDS = {"quick": 1, "full": 5, "soak": 20}
 
 
 class Run:
@@ -130,7 +130,7 @@ class Run:
         message, at, known = "", {}, self.variant.known.get(law.id)
         for seed, case in itertools.product(range(self.seed, self.seed + SEEDS[self.depth]), cases):
             tried += 1
-            outcome, message = attempt(law, Lab(self.variant, case, self.device, seed), evidence)
+            outcome, message = attempt(law, Lab(self.variant, case, self.device, seed, self.depth), evidence)
             if outcome != "passed":
                 at = self._place(law, case, seed, outcome)
                 break

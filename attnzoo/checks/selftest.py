@@ -17,7 +17,7 @@ from attnzoo.checks.faults import FAULTS, SOUND, Fault
 from attnzoo.checks.lab import Lab, array, option_cases, tensor
 from attnzoo.checks.law import Law
 from attnzoo.checks.report import RED
-from attnzoo.checks.runner import SEEDS, Run, attempt, one_thread
+from attnzoo.checks.runner import Run, attempt, one_thread
 from attnzoo.errors import ConfigError
 from attnzoo.variant import Variant
 
@@ -73,8 +73,8 @@ def selftest(
 
     Raises `ConfigError` for an unknown depth.
     """
-    if depth not in SEEDS:
-        raise ConfigError(f"unknown depth {depth!r}; it takes {' or '.join(map(repr, SEEDS))}")
+    if depth not in SOUND_SEEDS:
+        raise ConfigError(f"unknown depth {depth!r}; it takes {' or '.join(map(repr, SOUND_SEEDS))}")
     sound = [*SOUND, *variants]
     questions: list[tuple[str, Callable[[Any], str], Sequence[Any]]] = [
         ("every planted fault is killed by the law it names", _killed(laws), FAULTS),

@@ -48,7 +48,7 @@ def check(
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Check every installed variant.")] = False,
     device: Annotated[str, typer.Option(help="Where to run: cpu, cuda, cuda:1, …")] = "cpu",
-    depth: Annotated[str, typer.Option(help="quick, or full for more seeds.")] = "quick",
+    depth: Annotated[str, typer.Option(help="quick, or full or soak for more seeds and examples.")] = "quick",
     only: Annotated[list[str] | None, typer.Option(help="Only these laws, by id or glob; may be repeated.")] = None,
     case: Annotated[
         str, typer.Option(help="Only this case, and what is to differ in it: options-0,b=1,t=2.", metavar="CASE")

@@ -156,6 +156,14 @@ class LongOnly(Specimen):
         return weights[..., -64:] @ v[..., -64:, :]
 
 
+@fault("output.pair", "B62", "C1", "build.runs")
+class OutputPair(Specimen):
+    """A plain call returns the weights as well."""
+
+    def forward(self, x: Tensor, *args: Any, need_weights: bool = False, **asked: Any) -> Any:
+        return super().forward(x, *args, need_weights=True, **asked)
+
+
 @fault("output.dtype", "B41", "C19", "shape.output")
 class OutputDtype(Specimen):
     """The output of a half layer is float32."""

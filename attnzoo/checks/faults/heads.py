@@ -158,6 +158,14 @@ class AboveTwoSamples(Specimen):
         return super().logits(torch.cat([q[:2], q[:1].expand_as(q[2:])]), k)
 
 
+@fault("batch.of_four", "ours", "C1", "drawn.oracle")
+class BatchOfFour(Specimen):
+    """In a batch of four, the last sample gets the values of the first: no named size shows it."""
+
+    def mix(self, weights: Tensor, v: Tensor) -> Tensor:
+        return super().mix(weights, torch.cat([v[:-1], v[:1]]) if v.shape[0] == 4 else v)
+
+
 @fault("batch.normalised", "ours", "C1", "batch.independent")
 class BatchNormalised(Specimen):
     """The values are centred over the batch."""
