@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import heapq
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,9 @@ ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-5, torch.bfloat16: 0.06, torc
 
 # A layer farther than this from every fault, in the mean over all questions, looks like none that we know.
 FAR = 0.05
+
+# How many more answers are heard for the sake of a runner-up.
+PATIENCE = 1500
 
 # Questions asked on the default case only; the other cases get those that tell options apart.
 SHORT = ("plain", "gradient", "weights", "mask", "padded_left", "steps", "context", "context_gradient", "cache_bytes")
@@ -71,16 +74,16 @@ def diagnose(variant: Variant, device: torch.device, seed: int = 0) -> Diagnosis
         name: interview([_planted(lab, definition, kind) for lab, definition in zip(labs, definitions, strict=True)])
         for name, kind in kinds.items()
     }
-    ranked = _nearest(interview([_suspect(lab) for lab in labs]), candidates)
-    best, residual = next(ranked)
+    nearest = _nearest(interview([_suspect(lab) for lab in labs]), candidates)
+    best, residual = nearest[0]
     if not best:
         why = "it answers as a sound layer does" if residual == 0 else "it is nearer to a sound layer than to any"
         return Diagnosis(residual=residual, reason=why)
     if residual > FAR:
         why = f"the nearest, {best}, is off by {residual:.3f} in the mean"
         return Diagnosis(residual=residual, runner_up=best, runner_up_residual=residual, reason=why)
-    second, second_residual = next(ranked)
     truth = next(fault.truth for fault in FAULTS if fault.id == best)
+    second, second_residual = nearest[1]
     return Diagnosis(best, truth, residual, second or "a sound layer", second_residual)
 
 
@@ -100,22 +103,32 @@ class Interview:
         return self._answers[number]
 
 
-def _nearest(suspect: Interview, candidates: dict[str, Interview]) -> Iterator[tuple[str, float]]:
-    """Candidates from the nearest to the farthest, with their mean difference.
+def _nearest(suspect: Interview, candidates: dict[str, Interview]) -> list[tuple[str, float]]:
+    """The nearest candidate and the one after it, with their mean difference; only one where it is sound or far.
 
-    Best first: the one that differs least so far is asked the next question, so that most are never asked many.
+    Best first: the one that differs least so far is asked the next question, so that most are never asked many. The
+    second is looked for with some patience only; then it is the one that differs least so far.
     """
-    total = len(suspect.asked)
+    total, patience = len(suspect.asked), PATIENCE
     queue = [(0.0, 0, place, name) for place, name in enumerate(candidates)]
-    heapq.heapify(queue)
-    while queue:
-        off, answered, place, name = heapq.heappop(queue)
-        number = -answered
+    found: list[tuple[str, float]] = []
+    while len(found) < 2:
+        off, minus_answered, place, name = heapq.heappop(queue)
+        number = -minus_answered
         if number == total:
-            yield name, off / total
-            continue
-        off += _difference(candidates[name].answer(number), suspect.answer(number))
-        heapq.heappush(queue, (off, answered - 1, place, name))
+            found.append((name, off / total))
+            if not name:
+                break
+        elif found and patience == 0:
+            found.append((name, off / number))
+        elif not found and off > FAR * total:
+            found.append((name, off / number))
+            break
+        else:
+            patience -= bool(found)
+            off += _difference(candidates[name].answer(number), suspect.answer(number))
+            heapq.heappush(queue, (off, minus_answered - 1, place, name))
+    return found
 
 
 def _difference(one: Answer, other: Answer) -> float:
@@ -128,7 +141,7 @@ def _difference(one: Answer, other: Answer) -> float:
         return 0.0
     a, b = (answer.double().nan_to_num(0.0, 0.0, 0.0) for answer in (one, other))
     off = float((a - b).abs().max()) / max(1e-3, float(a.abs().max()), float(b.abs().max()))
-    return 0.0 if off < ROUNDING.get(one.dtype, 0.0) else min(1.0, 0.5 + off)
+    return 0.0 if off < ROUNDING.get(one.dtype, 0.0) else min(1.0, 0.001 + off)
 
 
 def interview(witnesses: Sequence[Witness]) -> Interview:

@@ -63,7 +63,9 @@ def ask(witness: Witness, question: Question) -> Answer:
         answer = question(witness)
     except Exception as error:
         return type(error).__name__
-    return answer.detach() if isinstance(answer, Tensor) else answer
+    if isinstance(answer, Tensor):
+        return answer.detach()
+    return answer if isinstance(answer, str) else type(answer).__name__
 
 
 def fact(holds: bool) -> str:
@@ -468,6 +470,7 @@ def input_kept(w: Witness) -> Any:
 
 def repeatable(w: Witness) -> Any:
     layer = w.make(torch.float64)
+    torch.manual_seed(0)
     before = Randomness()
     first = layer(w.tokens())
     moved = before.moved()

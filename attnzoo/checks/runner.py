@@ -157,6 +157,7 @@ class Run:
 
         smallest = shrink(case, fails) if self.explain and outcome == "failed" else case
         line = f"attnzoo check {self.variant.name} --only {law.id} --case {smallest.words} --seed {seed}"
+        line += "" if self.depth == "quick" else f" --depth {self.depth}"
         return {"case": case.words, "smallest": smallest.words, "reproduce": line}
 
     @functools.cached_property

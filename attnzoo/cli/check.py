@@ -32,7 +32,7 @@ case = find_case({case!r}, [*option_cases(variant), *size_cases(variant)])
 torch.set_num_threads(1)
 torch.manual_seed({seed})
 try:
-    law.run(Lab(variant, case, torch.device({device!r}), seed={seed}), see := Evidence())
+    law.run(Lab(variant, case, torch.device({device!r}), seed={seed}{depth}), see := Evidence())
     assert see.comparisons, "compared nothing"
 except Exception as failure:
     raise SystemExit(f"{{law.id}} ({{law.clause}}), case {{case.words}}: {{type(failure).__name__}}: {{failure}}")
@@ -149,7 +149,7 @@ def write_script(reports: Mapping[str, Report], where: str) -> None:
     """The first failure of the first variant that has one, as a script; says on stderr what was written, or why not."""
     console = Console(stderr=True, markup=False, highlight=False)
     failures = (
-        (name, report.device, result)
+        (name, report, result)
         for name, report in reports.items()
         for result in report.results
         if result.outcome in ("failed", "error", "vacuous") and result.reproduce
@@ -160,18 +160,24 @@ def write_script(reports: Mapping[str, Report], where: str) -> None:
             f"--script: no law failed on a case, so that there is nothing to write to {where}", soft_wrap=True
         )
         return
-    name, device, failure = first
+    name, report, failure = first
     try:
-        Path(where).write_text(script_of(name, device, failure), encoding="utf-8")
+        Path(where).write_text(script_of(name, report, failure), encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"--script: cannot write {where}: {error.strerror}") from error
     console.print(f"--script: `python {where}` shows {failure.law}", soft_wrap=True)
 
 
-def script_of(name: str, device: str, failure: Result) -> str:
+def script_of(name: str, report: Report, failure: Result) -> str:
     """A script that exits with 1 and the failure, as long as there is one."""
-    seed = shlex.split(failure.reproduce)[-1]
+    words = shlex.split(failure.reproduce)
     told = f"{name} breaks {failure.law} ({failure.clause}): {failure.title}"
     return SCRIPT.format(
-        told=told, name=name, law=failure.law, case=failure.smallest or failure.case, seed=int(seed), device=device
+        told=told,
+        name=name,
+        law=failure.law,
+        case=failure.smallest or failure.case,
+        device=report.device,
+        seed=words[words.index("--seed") + 1],
+        depth="" if report.depth == "quick" else f", depth={report.depth!r}",
     )

@@ -86,6 +86,15 @@ def test_the_sizes_at_which_code_takes_another_path() -> None:
     assert found["length-71"][1] == 71 > 64
 
 
+@pytest.mark.parametrize(("taken", "free"), [((2, 3), (5, 7)), ((5, 6), (2, 7)), ((7, 2), (3, 11)), ((11, 7), (2, 13))])
+def test_batch_and_length_are_no_size_among_the_options(taken: tuple[int, int], free: tuple[int, int]) -> None:
+    def build(d_model: int, width: int) -> nn.Module:
+        return nn.Identity()
+
+    (case,) = option_cases(variant(build, dict(zip(("d_model", "width"), taken, strict=True)), causal="never"))
+    assert (case.b, case.t) == free
+
+
 def test_a_variant_without_the_options_has_not_their_coincidences() -> None:
     found = [case.name for case in option_cases(variant(lambda d_model: nn.Identity(), {"d_model": 4}, causal="never"))]
     assert found == ["options-0"]

@@ -6,9 +6,10 @@ import functools
 import inspect
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
-from torch import Tensor
+from torch import Tensor, nn
 
 import attnzoo
 from attnzoo.checks import LAWS, Law
@@ -52,12 +53,84 @@ def test_no_two_laws_have_one_id_and_each_stands_on_laws_that_are_there() -> Non
     assert [law.id for law in LAWS if not law.after] == ["build.runs"]
 
 
+# C8 counts the keys of a window, which no variant has yet.
+WITHOUT_A_LAW = {"C8"}
+
+
 def test_every_clause_has_a_law() -> None:
     assert {law.clause for law in LAWS} == {f"C{number}" for number in range(1, 20)} - WITHOUT_A_LAW
 
 
-# C8 counts the keys of a window, which no variant has yet.
-WITHOUT_A_LAW = {"C8"}
+class Shapeless(nn.Module):
+    """Takes no option, and shows no stages."""
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+
+
+EVERYTHING = attnzoo.Traits(cache="kv", cross=True, positions="relative")
+EXEMPT: list[tuple[str, dict[str, Any], str]] = [
+    ("causality.no_future", {"causal": "never"}, "is never causal"),
+    ("rows.sums", {"weights": False}, "returns no weights"),
+    ("mask.blocks", {"mask": False}, "takes no mask"),
+    ("mask.padding", {"key_mask": False}, "takes no key_mask"),
+    ("mask.intersect", {"key_mask": False}, "takes no key_mask"),
+    ("causality.cross_sees_all", {"cross": False}, "no cross-attention"),
+    ("causality.cross_sees_all", {"sees": "some"}, "sees only some of the keys"),
+    ("causality.dependencies", {"sees": "some"}, "sees only some of the keys"),
+    ("cache.equals_whole", {"cache": "none"}, "no cache"),
+    ("position.per_sample", {"positions": "none"}, "knows no positions"),
+    ("position.shift", {"positions": "absolute"}, "'absolute', not 'relative'"),
+    ("position.matters", {"positions": "relative"}, "'relative', not 'absolute'"),
+    ("position.permutation", {"positions": "relative"}, "knows relative positions"),
+    ("position.permutation", {"positions": "none", "sees": "some"}, "sees only some of the keys"),
+]
+
+
+@pytest.mark.parametrize(("id", "claims", "reason"), EXEMPT, ids=lambda value: str(value))
+def test_a_claim_that_is_not_made_exempts_from_its_laws(id: str, claims: dict[str, Any], reason: str) -> None:
+    (law,) = (law for law in LAWS if law.id == id)
+    made = attnzoo.Variant(
+        name="ours", build=Shapeless, summary="A stand-in.", traits=EVERYTHING, cases=[{"d_model": 4}]
+    )
+    kinds = [made, *(replace(made, traits=replace(EVERYTHING, positions=kind)) for kind in ("none", "absolute"))]
+    assert any(law.not_applicable(kind) is None for kind in kinds)
+    exempt = law.not_applicable(replace(made, traits=replace(EVERYTHING, **claims)))
+    assert exempt is not None
+    assert reason in exempt
+
+
+@pytest.mark.parametrize(
+    ("id", "reason"),
+    [
+        ("truth.oracle", "brings no oracle"),
+        ("truth.sdpa", "shows no stages"),
+        ("mode.dropout", "takes no option dropout"),
+        ("build.refuses_backend", "takes no option backend"),
+    ],
+)
+def test_what_a_layer_lacks_exempts_from_laws_that_need_it(id: str, reason: str) -> None:
+    (law,) = (law for law in LAWS if law.id == id)
+    lacking = attnzoo.Variant(name="ours", build=Shapeless, summary="A stand-in.", cases=[{"d_model": 4}])
+    assert reason in (law.not_applicable(lacking) or "")
+
+
+@pytest.mark.parametrize("claims", [{"plain": False}, {"sees": "some"}])
+def test_sdpa_is_no_truth_for_what_is_more_or_less_than_it(claims: dict[str, Any]) -> None:
+    judged_by_sdpa = {law.id for law in LAWS if law.not_applicable(SOUND[0]) is None}
+    other = replace(SOUND[0], traits=replace(SOUND[0].traits, **claims))
+    exempt = judged_by_sdpa - {law.id for law in LAWS if law.not_applicable(other) is None}
+    assert exempt >= {"truth.sdpa", "mask.adds", "numerics.half_sdpa", "numerics.half_layer", "truth.scale"}
+
+
+def test_a_build_that_takes_any_keyword_is_asked_for_what_its_cases_show() -> None:
+    def build(**options: Any) -> nn.Module:
+        return Shapeless(4)
+
+    (law,) = (law for law in LAWS if law.id == "mode.dropout")
+    silent = attnzoo.Variant(name="ours", build=build, summary="A stand-in.", cases=[{"d_model": 4}])
+    assert law.not_applicable(silent) == "takes no option dropout"
+    assert law.not_applicable(replace(silent, cases=[{"d_model": 4}, {"d_model": 4, "dropout": 0.1}])) is None
 
 
 @each

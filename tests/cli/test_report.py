@@ -103,6 +103,8 @@ def test_each_outcome_and_a_diagnosis_keep_to_the_schema() -> None:
     VALIDATOR.validate(json.loads(held.to_json()))
     found = Diagnosis("mask.inverted", "The mask is inverted.", 0.0, "mask.added", 0.1)
     VALIDATOR.validate(json.loads(replace(held, diagnosis=found).to_json()))
+    beyond = replace(held.results[1], worst=float("inf"))
+    VALIDATOR.validate(json.loads(replace(held, results=[beyond]).to_json()))
 
 
 PASSED, FAILED = ("reports", 0, "results", 0), ("reports", 1, "results", 1)
@@ -306,6 +308,14 @@ def test_a_script_shows_the_failure_again(faulty: str, tmp_path: Path, capsys: C
     told = str(stop.value.code)  # a string: Python prints it and exits with 1
     assert told.startswith(f"{FAULT.killed_by} (C5), case ")
     assert "mask: outputs before token 1" in told
+
+
+def test_a_script_of_a_deeper_run_goes_as_deep(faulty: str, tmp_path: Path) -> None:
+    script = tmp_path / "failure.py"
+    assert run("check", faulty, "--only", FAULT.killed_by, "--depth", "full", "--script", str(script)) == 1
+    assert "depth='full'" in script.read_text()
+    with one_thread(), pytest.raises(SystemExit, match=FAULT.killed_by):
+        runpy.run_path(str(script))
 
 
 def test_a_script_of_a_failure_that_was_mended_says_that_the_law_holds(
