@@ -10,6 +10,7 @@ import functools
 import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -107,7 +108,7 @@ def _nearest(suspect: Interview, candidates: dict[str, Interview]) -> list[tuple
     """The nearest candidate and the one after it, with their mean difference; only one where it is sound or far.
 
     Best first: the one that differs least so far is asked the next question, so that most are never asked many. The
-    second is looked for with some patience only; then it is the one that differs least so far.
+    second is looked for with some patience only; then it is the one with the least mean so far.
     """
     total, patience = len(suspect.asked), PATIENCE
     queue = [(0.0, 0, place, name) for place, name in enumerate(candidates)]
@@ -120,7 +121,9 @@ def _nearest(suspect: Interview, candidates: dict[str, Interview]) -> list[tuple
             if not name:
                 break
         elif found and patience == 0:
-            found.append((name, off / number))
+            found.append(
+                min(((other, so_far / -heard) for so_far, heard, _, other in queue if heard), key=itemgetter(1))
+            )
         elif not found and off > FAR * total:
             found.append((name, off / number))
             break
