@@ -124,7 +124,16 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "attnzoo/ops": ({"attnzoo.errors", "einops", "torch"}, set()),
     "attnzoo/oracle": ({"attnzoo.errors", "numpy"}, {"attnzoo.protocol"}),
     "attnzoo/checks": (
-        {"attnzoo.errors", "attnzoo.oracle", "attnzoo.protocol", "attnzoo.variant", "hypothesis", "numpy", "rich", "torch"},
+        {
+            "attnzoo.errors",
+            "attnzoo.oracle",
+            "attnzoo.protocol",
+            "attnzoo.variant",
+            "hypothesis",
+            "numpy",
+            "rich",
+            "torch",
+        },
         set(),
     ),
 }

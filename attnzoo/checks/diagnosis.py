@@ -32,7 +32,18 @@ FAR = 0.05
 PATIENCE = 1500
 
 # Questions asked on the default case only; the other cases get those that tell options apart.
-SHORT = ("plain", "gradient", "weights", "mask", "padded_left", "steps", "context", "context_gradient", "cache_bytes")
+SHORT = (
+    "plain",
+    "gradient",
+    "weights",
+    "mask",
+    "padded_left",
+    "steps",
+    "context",
+    "context_of_one",
+    "context_gradient",
+    "cache_bytes",
+)
 
 
 @dataclass(frozen=True)

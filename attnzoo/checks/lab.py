@@ -99,7 +99,7 @@ def find_case(words: str, cases: Sequence[Case]) -> Case:
     found = next((case for case in cases if case.name == name), None)
     if found is None:
         names = [case.name for case in cases]
-        raise ConfigError(f"no case is called {name!r}{did_you_mean(name, names)}; cases: {', '.join(names)}")
+        raise ConfigError(f"no case is called {name!r}{did_you_mean(name, names) or '.'} Cases: {', '.join(names)}")
     sizes = {}
     for change in changes:
         word, equals, value = change.partition("=")

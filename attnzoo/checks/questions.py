@@ -93,6 +93,10 @@ def alone(w: Witness) -> Any:
     return w.layer()(w.tokens(b=1))
 
 
+def four(w: Witness) -> Any:
+    return w.layer()(w.tokens(b=4))
+
+
 def one_token(w: Witness) -> Any:
     return w.layer()(w.tokens(t=1))
 
@@ -568,6 +572,11 @@ def causality_given(w: Witness) -> Any:
     return w.layer(causal=not w.lab.causal)(w.tokens())
 
 
+def causality_masked(w: Witness) -> Any:
+    rows = torch.ones(7, 7, dtype=torch.bool, device=w.lab.device)
+    return w.layer(causal=not w.lab.causal)(w.tokens(), mask=rows)
+
+
 def uneven_width(w: Witness) -> Any:
     groups = {"kv_heads": 5} if "kv_heads" in w.lab.case.options else {}
     return taken(lambda: w.make(torch.float64, redrawn=False, d_model=24, heads=5, head_dim=None, **groups))
@@ -588,18 +597,18 @@ def odd_backend(w: Witness) -> Any:
 QUESTIONS: dict[str, Question] = {
     question.__name__: question
     for question in (
-        plain, gradient, weights, mask, padded_left, mask_of_floats, steps, long, output_with_weights, alone, one_token,
-        seventeen, single, half, half_type, half_softmax, loud, half_weights, matrix, staged, mask_per_sample,
-        mask_per_head, mask_of_all, mask_of_floats_per_head, mask_gradient, mask_of_minus_infinity, mask_in_half,
-        mask_of_integers, mask_of_three_axes, padded_right, padded_alone, padded_and_masked, padding_of_integers, blind,
-        blind_by_both, blind_gradient, blind_value_gradient, behind_padding, behind_overflow, value_gradient, training,
-        training_gradient, dropout_in_eval, dropout_in_training, dropout_mean, dropout_weights, transposed_input,
-        expanded_gradient, empty, places, places_per_sample, places_backwards, places_far, places_in_half,
-        places_of_floats, context, context_of_one, context_gradient, chunks, steps_after_reset, steps_after_crop,
-        steps_after_reorder, steps_in_turn, steps_padded, step_weights, step_gradient, cache_bytes, cache_overflow,
-        cache_refusal, input_type, input_kept, repeatable, instances, saved, copied, cast, buffers, hooks,
-        under_autocast, seeded, length_limit, bias_made, given_scale, no_scale, default_scale, causality_given,
-        uneven_width,
-        uneven_groups, odd_dropout, odd_backend,
+        plain, gradient, weights, mask, padded_left, mask_of_floats, steps, long, output_with_weights, alone,
+        one_token, seventeen, single, half, half_type, half_softmax, loud, half_weights, matrix, staged,
+        mask_per_sample, mask_per_head, mask_of_all, mask_of_floats_per_head, mask_gradient, mask_of_minus_infinity,
+        mask_in_half, mask_of_integers, mask_of_three_axes, padded_right, padded_alone, padded_and_masked,
+        padding_of_integers, blind, blind_by_both, blind_gradient, blind_value_gradient, behind_padding,
+        behind_overflow, value_gradient, training, training_gradient, dropout_in_eval, dropout_in_training,
+        dropout_mean, dropout_weights, transposed_input, expanded_gradient, empty, places, places_per_sample,
+        places_backwards, places_far, places_in_half, places_of_floats, context, context_of_one, context_gradient,
+        chunks, steps_after_reset, steps_after_crop, steps_after_reorder, steps_in_turn, steps_padded, step_weights,
+        step_gradient, cache_bytes, cache_overflow, cache_refusal, input_type, input_kept, repeatable, instances,
+        saved, copied, cast, buffers, hooks, under_autocast, seeded, length_limit, bias_made, given_scale, no_scale,
+        default_scale, causality_given, causality_masked, four, uneven_width, uneven_groups, odd_dropout,
+        odd_backend,
     )
 }  # fmt: skip

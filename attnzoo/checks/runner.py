@@ -7,6 +7,7 @@ import functools
 import itertools
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -103,9 +104,10 @@ class Run:
 
     @contextmanager
     def _quietly(self) -> Iterator[None]:
-        """On one thread, with torch's generators put back afterwards."""
+        """On one thread, with torch's generators put back afterwards; a warning is no verdict, whatever the filters."""
         cuda = [self.device] if self.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=cuda), one_thread():
+        with torch.random.fork_rng(devices=cuda), one_thread(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             yield
 
     def _judge(self, law: Law) -> Result:
@@ -152,7 +154,7 @@ class Run:
         """Where a law did not hold: the case, the smallest that still fails alike, and the command that shows it."""
 
         def fails(smaller: Case) -> bool:
-            again = Lab(self.variant, smaller, self.device, seed)
+            again = Lab(self.variant, smaller, self.device, seed, self.depth)
             return law.where(smaller) and attempt(law, again, Evidence())[0] == outcome
 
         smallest = shrink(case, fails) if self.explain and outcome == "failed" else case
@@ -204,7 +206,7 @@ def select(laws: Sequence[Law], only: Iterable[str]) -> list[Law]:
     for pattern in only:
         found = fnmatch.filter(ids, pattern)
         if not found:
-            raise ConfigError(f"no law is called {pattern!r}{did_you_mean(pattern, ids)}; laws: {', '.join(ids)}")
+            raise ConfigError(f"no law is called {pattern!r}{did_you_mean(pattern, ids) or '.'} Laws: {', '.join(ids)}")
         wanted.update(found)
     needed = wanted | {other for law in laws if law.id in wanted for other in law.after}
     return [law for law in laws if law.id in needed] if wanted else list(laws)

@@ -119,7 +119,7 @@ def test_a_law_that_does_not_hold_has_failed_and_says_where() -> None:
     failed = result(fails)
     assert (failed.outcome, failed.message, failed.case) == ("failed", "b is 0, not 2", "options-0")
     assert failed.reproduce.startswith("attnzoo check line --only ours.fails ")
-    assert failed.reproduce.endswith(" --seed 0")
+    assert " --seed 0" in failed.reproduce
 
 
 def test_an_exception_is_an_error_with_the_line_that_raised_it() -> None:
@@ -293,7 +293,7 @@ def test_a_failure_under_another_seed_is_told_with_it() -> None:
 
     failed = result(rare, depth="full", seed=4)
     assert failed.outcome == "failed"
-    assert failed.reproduce.endswith("--seed 6")
+    assert " --seed 6" in failed.reproduce
 
 
 @pytest.mark.parametrize("device", ["cuda:99", "nonesuch"])
