@@ -474,7 +474,7 @@ def input_kept(w: Witness) -> Any:
 
 def repeatable(w: Witness) -> Any:
     layer = w.make(torch.float64)
-    torch.manual_seed(0)
+    torch.manual_seed(5)  # not the seed that a careless layer would set
     before = Randomness()
     first = layer(w.tokens())
     moved = before.moved()
