@@ -79,7 +79,7 @@ def _places(tree: ast.AST) -> Iterator[tuple[ast.expr, ast.stmt]]:
     """The expressions that can be changed, with the statement that each stands in."""
 
     def walk(node: ast.AST, statement: ast.stmt | None) -> Iterator[tuple[ast.expr, ast.stmt]]:
-        if isinstance(node, ast.Raise | ast.JoinedStr | ast.ImportFrom | ast.Import):
+        if isinstance(node, ast.Raise | ast.JoinedStr | ast.ImportFrom | ast.Import) or _only_says(node):
             return
         statement = node if isinstance(node, ast.stmt) else statement
         if isinstance(node, ast.expr) and statement is not None and _changeable(node):
@@ -88,10 +88,17 @@ def _places(tree: ast.AST) -> Iterator[tuple[ast.expr, ast.stmt]]:
             if name in ("annotation", "returns", "type_params"):
                 continue
             for child in value if isinstance(value, list) else [value]:
-                if isinstance(child, ast.AST):
+                data = isinstance(node, ast.Module) and isinstance(child, ast.Assign)
+                if isinstance(child, ast.AST) and not data:
                     yield from walk(child, statement)
 
     yield from walk(tree, None)
+
+
+def _only_says(node: ast.AST) -> bool:
+    """A signature for the type checker: it says something and does nothing."""
+    marks = node.decorator_list if isinstance(node, ast.FunctionDef) else []
+    return any(isinstance(mark, ast.Name) and mark.id == "overload" for mark in marks)
 
 
 def _changeable(node: ast.expr) -> bool:
@@ -192,7 +199,9 @@ def _judge(mutant: Mutant) -> str:
                 return f"{name} {law.id}"
     import pytest
 
-    code = pytest.main(["-x", "-q", "-p", "no:cacheprovider", *(str(ROOT / folder) for folder in UNIT_TESTS)])
+    options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:hypothesispytest"]
+    options += ["-o", "addopts=--import-mode=importlib"]
+    code = pytest.main([*options, *(str(ROOT / folder) for folder in UNIT_TESTS)])
     return "unit tests" if code == 1 else "" if code == 0 else f"pytest exit {code}"
 
 
