@@ -21,7 +21,7 @@ import pytest
 import attnzoo
 from attnzoo.checks import LAWS, Result
 from attnzoo.checks.report import RED, tell
-from attnzoo.checks.runner import SEEDS, Run, find_device
+from attnzoo.checks.runner import SEEDS, Run, devices, find_device
 from attnzoo.errors import AttnZooError
 from attnzoo.registry import zoo
 
@@ -54,13 +54,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--variant", action="append", default=[], metavar="NAME", help="run every law on this variant, and nothing else"
     )
-    group.addoption("--device", default="cpu", help="where the laws run: cpu, cuda, … (default: cpu)")
+    group.addoption(
+        "--device", default="", help="where the laws run: cpu, cuda, … (default: the CPU, and a GPU if any)"
+    )
     group.addoption("--depth", default="quick", choices=list(SEEDS), help="quick, or full or soak for more")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     try:
-        find_device(config.option.device)
+        for device in devices(config.option.device):
+            find_device(device)
         for pattern in config.option.variant:
             zoo().matching(pattern)
     except AttnZooError as error:
@@ -75,7 +78,8 @@ class Conformance:
 
     def __init__(self, config: pytest.Config) -> None:
         self.option = config.option
-        self.runs: dict[str, Run] = {}
+        self.devices = devices(config.option.device)
+        self.runs: dict[tuple[str, str], Run] = {}
         self.passed = 0
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
@@ -83,16 +87,20 @@ class Conformance:
             return
         patterns = self.option.variant or metafunc.function.attnzoo_names
         names = dict.fromkeys(name for pattern in patterns for name in zoo().matching(pattern))
-        pairs = [(name, law.id) for name in names for law in LAWS]
-        metafunc.parametrize("attnzoo_result", pairs, ids=[f"{name}-{law}" for name, law in pairs], indirect=True)
+        asked = [(name, device, law.id) for name in names for device in self.devices for law in LAWS]
+        metafunc.parametrize("attnzoo_result", asked, ids=[self._id(*one) for one in asked], indirect=True)
+
+    def _id(self, name: str, device: str, law: str) -> str:
+        """A test's name: the variant and the law, and the device if there are several."""
+        return f"{name}-{law}" if len(self.devices) == 1 else f"{name}-{device}-{law}"
 
     @pytest.fixture
     def attnzoo_result(self, request: pytest.FixtureRequest) -> Result:
         """How the law of this test came out for its variant."""
-        name, law = request.param
-        if name not in self.runs:
-            self.runs[name] = Run(attnzoo.describe(name), LAWS, device=self.option.device, depth=self.option.depth)
-        result = self.runs[name].result(law)
+        name, device, law = request.param
+        if (name, device) not in self.runs:
+            self.runs[name, device] = Run(attnzoo.describe(name), LAWS, device=device, depth=self.option.depth)
+        result = self.runs[name, device].result(law)
         request.node.user_properties.append((OUTCOME, result.outcome))
         self.passed += result.outcome == "passed"
         return result
@@ -105,9 +113,9 @@ class Conformance:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Which mistake each failing variant looks like."""
-        for name, run in self.runs.items():
+        for (name, device), run in self.runs.items():
             if run.failing:
-                terminalreporter.write_line(f"{name}: {run.diagnosis}")
+                terminalreporter.write_line(f"{name} on {device}: {run.diagnosis}")
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:

@@ -78,6 +78,11 @@ class Report:
         return Counter(result.outcome for result in self.results)
 
     @property
+    def label(self) -> str:
+        """The variant, and the device where that is not the CPU."""
+        return self.variant if self.device == "cpu" else f"{self.variant} on {self.device}"
+
+    @property
     def seconds(self) -> float:
         """Time spent in all laws."""
         return sum(result.seconds for result in self.results)
@@ -106,7 +111,7 @@ class Report:
     def summary(self) -> str:
         """One line: the verdict and the counts."""
         told = ", ".join(f"{number} {outcome}" for outcome, number in sorted(self.counts.items()))
-        return f"{self.variant}: {'conforms' if self.passed else 'does not conform'} ({told}; {self.seconds:.1f} s)"
+        return f"{self.label}: {'conforms' if self.passed else 'does not conform'} ({told}; {self.seconds:.1f} s)"
 
     def print(self, console: Console) -> None:
         """The table, then what needs words, then the verdict."""
@@ -164,7 +169,7 @@ class Report:
                 f"[{STYLE.get(result.outcome, 'red')}]{result.outcome}[/]",
                 str(result.cases or ""),
                 str(result.comparisons or ""),
-                f"{result.worst:.2f}" if result.worst else "",
+                _ratio(result.worst),
             )
         return table
 
@@ -174,6 +179,11 @@ class Report:
         written = console.file
         assert isinstance(written, io.StringIO)
         return written.getvalue()
+
+
+def _ratio(worst: float) -> str:
+    """An error over its budget, for a table."""
+    return "" if not worst else f"{worst:.2f}" if worst < 1000 else f"{worst:.0e}"
 
 
 def _plain(result: Result) -> dict[str, Any]:

@@ -159,6 +159,7 @@ class Run:
 
         smallest = shrink(case, fails) if self.explain and outcome == "failed" else case
         line = f"attnzoo check {self.variant.name} --only {law.id} --case {smallest.words} --seed {seed}"
+        line += "" if self.device.type == "cpu" else f" --device {self.device}"
         line += "" if self.depth == "quick" else f" --depth {self.depth}"
         return {"case": case.words, "smallest": smallest.words, "reproduce": line}
 
@@ -210,6 +211,13 @@ def select(laws: Sequence[Law], only: Iterable[str]) -> list[Law]:
         wanted.update(found)
     needed = wanted | {other for law in laws if law.id in wanted for other in law.after}
     return [law for law in laws if law.id in needed] if wanted else list(laws)
+
+
+def devices(asked: str) -> list[str]:
+    """Where to run: the device that was asked for; without one the CPU, and a GPU where there is one."""
+    if asked:
+        return [asked]
+    return ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 
 
 def find_device(name: str) -> torch.device:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json as json_format
 import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +14,7 @@ from rich.console import Console
 
 from attnzoo import checks
 from attnzoo.checks.report import SCHEMA, Report, Result
+from attnzoo.checks.runner import devices
 from attnzoo.cli.screen import print_table, progress_bar, quiet_zoo
 from attnzoo.errors import ConfigError
 from attnzoo.registry import Registry
@@ -47,7 +48,9 @@ def check(
         list[str] | None, typer.Argument(help="Variants to check, by name or glob.", metavar="NAME…")
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Check every installed variant.")] = False,
-    device: Annotated[str, typer.Option(help="Where to run: cpu, cuda, cuda:1, …")] = "cpu",
+    device: Annotated[
+        str, typer.Option(help="Where to run: cpu, cuda, cuda:1, …; without it the CPU, and a GPU where there is one.")
+    ] = "",
     depth: Annotated[str, typer.Option(help="quick, or full or soak for more seeds and examples.")] = "quick",
     only: Annotated[list[str] | None, typer.Option(help="Only these laws, by id or glob; may be repeated.")] = None,
     case: Annotated[
@@ -68,13 +71,14 @@ def check(
     """
     with quiet_zoo() as zoo:
         chosen = choose(zoo, names or [], every)
-        reports = run(zoo, chosen, device=device, depth=depth, only=only or [], case=case, seed=seed)
+        jobs = [(name, place) for name in chosen for place in devices(device)]
+        reports = run(zoo, jobs, depth=depth, only=only or [], case=case, seed=seed)
     if json:
         write(reports, json)
     if json != "-":
         show(reports)
     if script:
-        write_script(dict(zip(chosen, reports, strict=True)), script)
+        write_script([(name, report) for (name, _), report in zip(jobs, reports, strict=True)], script)
     raise typer.Exit(0 if all(report.passed for report in reports) else 1)
 
 
@@ -92,15 +96,15 @@ def choose(zoo: Registry, names: Sequence[str], every: bool) -> list[str]:
 
 
 def run(
-    zoo: Registry, names: Sequence[str], *, device: str, depth: str, only: Sequence[str], case: str, seed: int
+    zoo: Registry, jobs: Sequence[tuple[str, str]], *, depth: str, only: Sequence[str], case: str, seed: int
 ) -> list[Report]:
-    """Check one after another under a progress bar."""
+    """Check one variant on one device after another, under a progress bar."""
     reports = []
     with progress_bar() as advance:
-        for position, name in enumerate(names):
+        for position, (name, device) in enumerate(jobs):
 
             def law_done(done: int, laws: int, law: str, name: str = name, position: int = position) -> None:
-                advance(laws * position + done, laws * len(names), f"{name} {law}")
+                advance(laws * position + done, laws * len(jobs), f"{name} {law}")
 
             asked: dict[str, Any] = {"device": device, "depth": depth, "only": only, "case": case, "seed": seed}
             reports.append(checks.check(zoo[name], **asked, progress=law_done))
@@ -117,15 +121,16 @@ def show(reports: Sequence[Report]) -> None:
     print_table(["variant", *outcomes, "seconds", ""], (row(report, outcomes) for report in reports))
     for report in reports:
         report.print_troubles(console)
-    bad = [report.variant for report in reports if not report.passed]
-    verdict = f"{', '.join(bad)} did not conform" if bad else f"all {len(reports)} variants conform"
+    bad = [report.label for report in reports if not report.passed]
+    many = len({report.variant for report in reports})
+    verdict = f"{', '.join(bad)} did not conform" if bad else f"all {many} variants conform"
     console.print(verdict, style="red" if bad else "green", highlight=False)
 
 
 def row(report: Report, outcomes: Iterable[str]) -> list[str]:
     """One variant in the table of several."""
     counts = [str(report.counts[outcome]) for outcome in outcomes]
-    return [report.variant, *counts, f"{report.seconds:.1f}", "conforms" if report.passed else "does not conform"]
+    return [report.label, *counts, f"{report.seconds:.1f}", "conforms" if report.passed else "does not conform"]
 
 
 def write(reports: Sequence[Report], where: str) -> None:
@@ -145,12 +150,12 @@ def write(reports: Sequence[Report], where: str) -> None:
         raise ConfigError(f"--json: cannot write {where}: {error.strerror}") from error
 
 
-def write_script(reports: Mapping[str, Report], where: str) -> None:
+def write_script(reports: Sequence[tuple[str, Report]], where: str) -> None:
     """The first failure of the first variant that has one, as a script; says on stderr what was written, or why not."""
     console = Console(stderr=True, markup=False, highlight=False)
     failures = (
         (name, report, result)
-        for name, report in reports.items()
+        for name, report in reports
         for result in report.results
         if result.outcome in ("failed", "error", "vacuous") and result.reproduce
     )

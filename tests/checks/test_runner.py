@@ -14,11 +14,12 @@ from torch import Tensor, nn
 import attnzoo
 from attnzoo.checks import LAWS, Law
 from attnzoo.checks.evidence import Evidence
+from attnzoo.checks.faults import FAULTS
 from attnzoo.checks.faults.specimen import RotarySpecimen, Specimen
 from attnzoo.checks.lab import Lab
 from attnzoo.checks.law import law
 from attnzoo.checks.report import Result
-from attnzoo.checks.runner import Run
+from attnzoo.checks.runner import Run, devices
 from attnzoo.errors import ConfigError, Unsupported
 
 
@@ -544,3 +545,20 @@ def test_an_option_for_causality_that_is_not_claimed_is_told(causal: Any) -> Non
     claims = replace(TRUE, causal=causal, cache="none" if causal == "never" else "kv")
     told = accused(Small, claims, "claims.causal")["claims.causal"]
     assert f"{causal} causal takes no option causal" in told
+
+
+@pytest.mark.parametrize(("there", "expected"), [(True, ["cpu", "cuda"]), (False, ["cpu"])])
+def test_without_a_device_the_cpu_is_asked_and_a_gpu_where_there_is_one(
+    monkeypatch: pytest.MonkeyPatch, there: bool, expected: list[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
+    assert devices("") == expected
+    assert devices("cpu") == ["cpu"]
+
+
+def test_another_device_stands_in_the_command_that_shows_a_failure_again() -> None:
+    leaking = next(fault for fault in FAULTS if fault.id == "causal.missing").variant
+    run = Run(leaking, LAWS, explain=False)
+    run.device = torch.device("meta")
+    place = run._place(run.laws["causality.no_future"], run._option_cases[0], 3, "error")
+    assert place["reproduce"].endswith("--case options-0 --seed 3 --device meta")

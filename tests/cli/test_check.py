@@ -80,6 +80,17 @@ def test_several_variants_get_a_row_each(check: Check) -> None:
     assert ran.out.rstrip().endswith("all 2 variants conform")
 
 
+def test_without_a_device_every_one_there_is_gets_a_row(check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
+    # "cpu:0" stands for the GPU: another name of a device that is there.
+    monkeypatch.setattr("attnzoo.cli.check.devices", lambda asked: [asked] if asked else ["cpu", "cpu:0"])
+    ran = check("mha", *QUICK)
+    assert ran.code == 0
+    rows = [line.split() for line in ran.out.splitlines()]
+    assert sum("conforms" in row for row in rows) == 2
+    assert "mha on cpu:0" in ran.out
+    assert "all 1 variants conform" in ran.out
+
+
 def test_all_is_every_variant_there_is(check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
     offer(monkeypatch, *SOUND)
     ran = check("--all", "--only", "build.runs")
