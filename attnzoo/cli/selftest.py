@@ -65,13 +65,13 @@ def write_table(path: Path, kills: dict[str, list[str]]) -> None:
         "",
         f"{len(FAULTS)} faults, {len(LAWS)} laws.",
         "",
-        "| fault | what is wrong | clause | source | killed by |",
+        "| fault | what is wrong | clause | reported as | killed by |",
         "|---|---|---|---|---|",
     ]
     for fault in FAULTS:
         others = [law for law in kills[fault.id] if law != fault.killed_by]
         by = ", ".join([f"**{fault.killed_by}**", *others])
-        lines.append(f"| `{fault.id}` | {fault.truth} | {fault.clause} | {fault.source} | {by} |")
+        lines.append(f"| `{fault.id}` | {fault.truth} | {fault.clause} | {fault.reported or 'ours'} | {by} |")
     try:
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     except OSError as error:

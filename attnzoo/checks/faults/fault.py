@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, TypeVar
 
+from attnzoo.checks.faults.reported import REPORTED
 from attnzoo.checks.faults.specimen import AbsoluteSpecimen, RotarySpecimen, Specimen, as_oracle
 from attnzoo.variant import Traits, Variant
 
@@ -28,7 +29,7 @@ ROTARY: list[dict[str, Any]] = [
 class Fault:
     """One planted fault.
 
-    id: theme and name    source: where it was really made (an entry of the faults' catalogue), or "ours"
+    id: theme and name    source: the kind of fault that was really made (see `reported.py`), or "ours", thought up here
     clause: the convention it breaks    killed_by: the law that must find it    layer: the specimen with the fault in it
     """
 
@@ -42,6 +43,11 @@ class Fault:
     def truth(self) -> str:
         """What is wrong, in one line."""
         return (self.layer.__doc__ or "").strip().splitlines()[0]
+
+    @property
+    def reported(self) -> str:
+        """A public thread on a fault of this kind; "" for one that was thought up here."""
+        return REPORTED.get(self.source, "")
 
     @property
     def needs(self) -> str:
