@@ -61,7 +61,8 @@ def write_table(path: Path, kills: dict[str, list[str]]) -> None:
         "# What the suite catches",
         "",
         "Each planted fault is a small change to a sound layer. The law in bold is the one that must find it; the",
-        "others find it too. Made by `attnzoo selftest --table docs/kill-table.md`.",
+        "others find it too. A thread is one where a fault of the kind was really reported; ours were thought up. Made",
+        "by `attnzoo selftest --table docs/kill-table.md`.",
         "",
         f"{len(FAULTS)} faults, {len(LAWS)} laws.",
         "",
@@ -71,7 +72,8 @@ def write_table(path: Path, kills: dict[str, list[str]]) -> None:
     for fault in FAULTS:
         others = [law for law in kills[fault.id] if law != fault.killed_by]
         by = ", ".join([f"**{fault.killed_by}**", *others])
-        lines.append(f"| `{fault.id}` | {fault.truth} | {fault.clause} | {fault.reported or 'ours'} | {by} |")
+        reported = fault.reported or "ours"
+        lines.append(f"| `{fault.id}` | {fault.truth} | {fault.clause} | {reported} | {by} |")
     try:
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     except OSError as error:
