@@ -151,6 +151,10 @@ def test_sinusoids_load_under_another_length() -> None:
     assert torch.equal(long(ids(4, 9, 2)), short(ids(4, 9, 2)))
 
 
+def test_sizes_of_one_are_sizes() -> None:
+    assert ops.TokenEmbedding(1, 1, 1)(torch.tensor([[0]])).shape == (1, 1, 1)
+
+
 @pytest.mark.parametrize("word", ["vocab_size", "d_model", "max_seq_len"])
 @pytest.mark.parametrize("number", [0, -2])
 def test_a_size_below_one_is_refused_by_its_name(word: str, number: int) -> None:
