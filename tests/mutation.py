@@ -32,6 +32,9 @@ EQUIVALENT: dict[str, str] = {
     "attend.py: q, scale = (q * 0.0, 2.0) if scale == 0 else (-q, -scale)": (
         "the queries are zero there, whatever they are scaled by"
     ),
+    "heads.py: return min((n for n in range(1, number + 2) if number % n == 0), key=lambda n: abs(n - wish))": (
+        "no number is divided by the one after it"
+    ),
 }
 
 SWAPS: dict[type[ast.AST], type[ast.AST]] = {

@@ -138,3 +138,8 @@ def test_projecting_calls_the_module_so_that_its_hooks_run() -> None:
     qkv.register_forward_hook(lambda _, arguments, __: seen.append(arguments[0].shape[1]))
     ops.project_qkv(qkv, torch.zeros(1, 3, 1), torch.zeros(1, 5, 1), heads=2, kv_heads=1)
     assert seen == [3, 5]
+
+
+def test_one_key_value_head_is_offered_where_no_other_number_is_near() -> None:
+    with pytest.raises(ConfigError, match=r"heads \(5\) must be a multiple of kv_heads \(2\); try kv_heads=1$"):
+        ops.share_kv(torch.zeros(1, 2, 3, 4), 5)
