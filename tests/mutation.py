@@ -35,6 +35,14 @@ EQUIVALENT: dict[str, str] = {
     "heads.py: return min((n for n in range(1, number + 2) if number % n == 0), key=lambda n: abs(n - wish))": (
         "no number is divided by the one after it"
     ),
+    **{
+        f"{name}.py: def project(self, x: Tensor, context: Tensor | None=None, *, positions: Tensor | None=None, "
+        "offset: int=1) -> tuple[Tensor, Tensor, Tensor]:": "this project has no positions, and does not read offset"
+        for name in ("single_head", "mha", "gqa", "layer")
+    },
+    "masks.py: if seen.dim() > 2:": "a mask has 2 or 4 axes, so that what is left has 1 or 3",
+    "masks.py: if mask.dim() == 4 and any((size not in (1, full) for size, full in zip(mask.shape, (b, h, t, s), "
+    "strict=False))):": "both have 4 axes there",
 }
 
 SWAPS: dict[type[ast.AST], type[ast.AST]] = {
