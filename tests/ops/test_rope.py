@@ -222,3 +222,8 @@ def test_an_unknown_layout_is_refused_by_the_bare_function_too() -> None:
 def test_a_theta_that_is_not_above_zero_is_refused(theta: float) -> None:
     with pytest.raises(ConfigError, match=rf"theta \({theta}\) must be above 0"):
         ops.Rotary(8, theta=theta)
+
+
+def test_a_theta_below_one_is_a_theta() -> None:
+    turned = ops.Rotary(4, theta=0.25)(unit(4, 1), at(1))  # pair 1 turns by 0.25 ** (-2 / 4) = 2
+    torch.testing.assert_close(turned.flatten()[1], torch.tensor(math.cos(2.0), dtype=torch.float64))
