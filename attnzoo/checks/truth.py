@@ -246,3 +246,6 @@ def default_positions(lab: Lab, see: Evidence) -> None:
         index = torch.arange(x.shape[1], device=lab.device)
         see.close(layer(x, positions=index), layer(x), "the output with positions 0, 1, 2, …")
         see.close(layer(x, positions=index.expand(x.shape[0], -1)), layer(x), "the same, written out per sample")
+        if staged(lab.variant) is None:
+            for name, got, due in zip("qkv", layer.project(x), layer.project(x, positions=index), strict=True):
+                see.close(got, due, f"{name} with positions left out, and given as 0, 1, 2, …")
