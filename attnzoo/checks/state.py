@@ -57,7 +57,8 @@ def casts(lab: Lab, see: Evidence) -> None:
     x = lab.tokens(dtype=torch.float32)
     y = layer(x)
     wide = copy.deepcopy(layer).double()
-    see.close(wide(x.double()), y.double(), "the output after .double()", dtype=torch.float32)
+    single = 16 * torch.finfo(torch.float32).eps  # what the float32 layer itself may be off by
+    see.close(wide(x.double()), y.double(), "the output after .double()", dtype=torch.float32, plain=single)
     exact = {name: values.bfloat16().float() for name, values in layer.state_dict().items()}
     layer.load_state_dict(exact)
     rounded = layer(x)
