@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -31,7 +31,7 @@ class Evidence:
     comparisons: int = 0
     worst: float = 0.0
     worst_of: str = ""
-    controls: int = field(default=0)
+    controls: int = 0
 
     def close(
         self, actual: Tensor, expected: Tensor, what: str, *, plain: float = 0.0, dtype: torch.dtype | None = None
