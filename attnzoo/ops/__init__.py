@@ -1,26 +1,38 @@
 """Bricks for authors of variants: pure torch, no knowledge of the zoo. Axes as in `attnzoo.protocol`."""
 
-from attnzoo.ops.attend import BACKENDS, attend
-from attnzoo.ops.cache import KVCache
+from attnzoo.ops.attend import BACKENDS, attend, check_softcap
+from attnzoo.ops.biases import Alibi, alibi_slopes
+from attnzoo.ops.cache import KVCache, WindowCache
 from attnzoo.ops.embedding import TokenEmbedding
 from attnzoo.ops.heads import merge_heads, project_qkv, share_kv, split_heads
 from attnzoo.ops.layer import AttentionLayer
-from attnzoo.ops.masks import causal, hide, visibility
+from attnzoo.ops.masks import hide
 from attnzoo.ops.rope import Rotary, rotate
+from attnzoo.ops.rules import Rule, causal, check_window, chunk, document, key_mask, prefix, window
 
 __all__ = [
     "BACKENDS",
+    "Alibi",
     "AttentionLayer",
     "KVCache",
     "Rotary",
+    "Rule",
     "TokenEmbedding",
+    "WindowCache",
+    "alibi_slopes",
     "attend",
     "causal",
+    "check_softcap",
+    "check_window",
+    "chunk",
+    "document",
     "hide",
+    "key_mask",
     "merge_heads",
+    "prefix",
     "project_qkv",
     "rotate",
     "share_kv",
     "split_heads",
-    "visibility",
+    "window",
 ]

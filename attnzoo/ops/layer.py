@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, overload
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from attnzoo.errors import ConfigError, InputError, Unsupported
 from attnzoo.ops import masks
-from attnzoo.ops.attend import attend, check_backend, check_dropout
+from attnzoo.ops.attend import attend, check_backend, check_dropout, terms_of, why_not
 from attnzoo.ops.cache import KVCache
 from attnzoo.ops.heads import check_groups, head_width, merge_heads
+
+Cache = TypeVar("Cache", bound=KVCache)
 
 
 class AttentionLayer(nn.Module):
     """Base of a variant: the sizes, and a forward pass in three stages, `merge(attend(project(x)))`.
 
-    A variant sets `self.out`, writes `project`, and writes `attend` or `merge` anew where its formula differs there.
-    A variant that takes `positions` says so with `takes_positions = True`; one that cannot read from `context`, with
-    `takes_context = False`.
+    A variant sets `self.out`, writes `project`, and `terms` for what its formula has more than the plain one: a window,
+    a cap, a bias, sinks. Where it differs beyond that, it writes `attend` or `merge` anew. A variant that takes
+    `positions` or `document` says so with `takes_positions = True`, `takes_document = True`; one that cannot read from
+    `context`, with `takes_context = False`; one that cannot decode, with `takes_cache = False`.
 
     Raises `ConfigError` at build for sizes that do not fit; `InputError` at call for tensors that do not fit, before
     a cache is touched; `Unsupported` for an argument that the layer does not honour.
@@ -29,6 +33,8 @@ class AttentionLayer(nn.Module):
     variant: ClassVar[str] = "attention"
     takes_context: ClassVar[bool] = True
     takes_positions: ClassVar[bool] = False
+    takes_document: ClassVar[bool] = False
+    takes_cache: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -73,6 +79,7 @@ class AttentionLayer(nn.Module):
             key_mask: Tensor | None = None,
             positions: Tensor | None = None,
             cache: KVCache | None = None,
+            document: Tensor | None = None,
             need_weights: Literal[False] = False,
         ) -> Tensor: ...
         @overload
@@ -85,6 +92,7 @@ class AttentionLayer(nn.Module):
             key_mask: Tensor | None = None,
             positions: Tensor | None = None,
             cache: KVCache | None = None,
+            document: Tensor | None = None,
             need_weights: Literal[True],
         ) -> tuple[Tensor, Tensor]: ...
         def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
@@ -98,6 +106,7 @@ class AttentionLayer(nn.Module):
         key_mask: Tensor | None = None,
         positions: Tensor | None = None,
         cache: KVCache | None = None,
+        document: Tensor | None = None,
         need_weights: bool = False,
     ) -> Tensor | tuple[Tensor, Tensor]:
         """y = layer(x); y, weights = layer(x, need_weights=True).
@@ -106,17 +115,25 @@ class AttentionLayer(nn.Module):
         mask: (t, s), or 4 axes that broadcast to (b, h, t, s); boolean, True = may attend, or floating, added
         key_mask: (b, s), boolean, True = a real token    positions: (t,) or (b, t), integers
         cache: from `new_cache`; x then holds the newest tokens, and s counts the cached ones too
+        document: (b, t), integers: a token sees tokens of its own document only
         """
-        self._refuse_what_is_not_honoured(context, mask, positions, cache, need_weights)
-        self._check_input(x, context, mask, key_mask, positions, cache)
+        self._refuse_what_is_not_honoured(context, positions, cache, document)
+        self._check_input(x, context, mask, key_mask, positions, cache, document)
+        self._refuse_what_the_backend_cannot(x, context, mask, key_mask, cache, document, need_weights)
         offset = 0 if cache is None else cache.length
         q, k, v = self.project(x, context, positions=positions, offset=offset)
+        asked: dict[str, Any] = dict(mask=mask, key_mask=key_mask)
+        forgotten = 0
         if cache is not None:
-            k, v = cache.append(k, v)
+            k, v = cache.append(k, v, in_order=need_weights or mask is not None or key_mask is not None)
+            forgotten = cache.length - k.shape[2]  # a window's cache has let go of the tokens behind it
+            asked = {word: _newest(tokens, k.shape[2]) for word, tokens in asked.items()}
+        if document is not None:
+            asked["document"] = document
         if not need_weights:
-            return self.merge(self.attend(q, k, v, mask=mask, key_mask=key_mask))
-        mixed, weights = self.attend(q, k, v, mask=mask, key_mask=key_mask, need_weights=True)
-        return self.merge(mixed), weights
+            return self.merge(self.attend(q, k, v, **asked))
+        mixed, weights = self.attend(q, k, v, **asked, need_weights=True)
+        return self.merge(mixed), F.pad(weights, (forgotten, 0)) if forgotten else weights
 
     def project(
         self, x: Tensor, context: Tensor | None = None, *, positions: Tensor | None = None, offset: int = 0
@@ -132,9 +149,10 @@ class AttentionLayer(nn.Module):
         *,
         mask: Tensor | None = None,
         key_mask: Tensor | None = None,
+        document: Tensor | None = None,
         need_weights: bool = False,
     ) -> Any:
-        """softmax(scale * q kᵀ + mask) v with the layer's own scale, causality and dropout; see `ops.attend`.
+        """softmax(scale * q kᵀ + mask) v with the layer's own scale, causality, terms and dropout; see `ops.attend`.
 
         q: (b, h, t, d)    k, v: (b, g, s, d)    returns: (b, h, t, d), with `need_weights` also (b, h, t, s)
         """
@@ -145,26 +163,42 @@ class AttentionLayer(nn.Module):
             mask=mask,
             key_mask=key_mask,
             causal=self.causal,
+            document=document,
             scale=self.scale,
             dropout=self.dropout if self.training else 0.0,
             need_weights=need_weights,
             backend=self.backend,
+            **self.terms(),
         )
+
+    def terms(self) -> dict[str, Any]:
+        """What the formula has more than the plain one, in the words of `ops.attend`: window, softcap, bias, sinks."""
+        return {}
 
     def merge(self, mixed: Tensor) -> Tensor:
         """mixed: (b, h, t, d)    returns: (b, t, c)"""
         y: Tensor = self.out(merge_heads(mixed))
         return y
 
-    def new_cache(self, batch: int, max_len: int) -> KVCache:
+    def new_cache(self, batch: int, max_len: int | None = None) -> KVCache:
         """An empty cache for `batch` sequences of up to `max_len` tokens, on the layer's device and in its dtype.
 
-        Raises `Unsupported` for a layer with causal=False.
+        Without `max_len` it grows. Raises `Unsupported` for a layer with causal=False.
         """
+        return self.cache_of(KVCache, batch, max_len)
+
+    def cache_of(self, kind: type[Cache], batch: int, max_len: int | None, **more: Any) -> Cache:
+        """An empty cache of this kind with the layer's sizes. Raises `Unsupported` where the layer takes none."""
         self._refuse_cache()
         like = next(self.parameters())
-        return KVCache(
-            batch, max_len, kv_heads=self.kv_heads, head_dim=self.head_dim, dtype=like.dtype, device=like.device
+        return kind(
+            batch,
+            max_len,
+            kv_heads=self.kv_heads,
+            head_dim=self.head_dim,
+            dtype=like.dtype,
+            device=like.device,
+            **more,
         )
 
     def extra_repr(self) -> str:
@@ -172,6 +206,8 @@ class AttentionLayer(nn.Module):
         return f"{sizes}, causal={self.causal}"
 
     def _refuse_cache(self) -> None:
+        if not self.takes_cache:
+            raise Unsupported(f"{self.variant}: cache is not supported; pass the whole sequence, without a cache")
         if not self.causal:
             raise Unsupported(
                 f"{self.variant}: cache needs causal=True: without it, every new token would change the old outputs; "
@@ -179,13 +215,13 @@ class AttentionLayer(nn.Module):
             )
 
     def _refuse_what_is_not_honoured(
-        self,
-        context: Tensor | None,
-        mask: Tensor | None,
-        positions: Tensor | None,
-        cache: KVCache | None,
-        need_weights: bool,
+        self, context: Tensor | None, positions: Tensor | None, cache: KVCache | None, document: Tensor | None
     ) -> None:
+        if document is not None and not self.takes_document:
+            raise Unsupported(
+                f"{self.variant}: document has no effect here; use the variant for packed sequences "
+                "(`attnzoo list` shows which), or a boolean mask that keeps documents apart"
+            )
         if positions is not None and not self.takes_positions:
             raise Unsupported(
                 f"{self.variant}: positions has no effect here; leave it out, or use a variant that knows positions "
@@ -204,16 +240,34 @@ class AttentionLayer(nn.Module):
             raise Unsupported(f"{self.variant}: context with cache is not supported; pass the whole context each call")
         if cache is not None:
             self._refuse_cache()
-        if need_weights and self.backend == "sdpa":
+
+    def _refuse_what_the_backend_cannot(
+        self,
+        x: Tensor,
+        context: Tensor | None,
+        mask: Tensor | None,
+        key_mask: Tensor | None,
+        cache: KVCache | None,
+        document: Tensor | None,
+        need_weights: bool,
+    ) -> None:
+        """Before a cache is touched; "auto" and "eager" can do everything."""
+        if self.backend in ("auto", "eager"):
+            return
+        b, t, held = x.shape[0], x.shape[1], 0 if cache is None else cache.length
+        s = held + t if context is None else context.shape[1]
+        alike = x.new_empty(()).requires_grad_(torch.is_grad_enabled() and self._learns(x))
+        q, k = alike.expand(b, self.heads, t, self.head_dim), alike.expand(b, self.kv_heads, s, self.head_dim)
+        asked = dict(mask=mask, key_mask=key_mask, causal=self.causal, document=document, **self.terms())
+        terms = terms_of(q, k, k, dropout=self.dropout if self.training else 0.0, **asked)
+        reason = why_not(self.backend, q, k, terms, need_weights)
+        if reason is not None:
             raise Unsupported(
-                f"{self.variant}: need_weights cannot be had from backend='sdpa', which returns no weights; "
-                "build with backend='auto' or 'eager'"
+                f"{self.variant}: backend={self.backend!r} {reason}; build with backend='auto' or 'eager'"
             )
-        if mask is not None and mask.is_floating_point() and self.backend == "sdpa":
-            raise Unsupported(
-                f"{self.variant}: a floating mask cannot be had from backend='sdpa', which does not add it in the wide "
-                "type; build with backend='auto' or 'eager', or pass a boolean mask"
-            )
+
+    def _learns(self, x: Tensor) -> bool:
+        return x.requires_grad or any(parameter.requires_grad for parameter in self.parameters())
 
     def _check_input(
         self,
@@ -223,6 +277,7 @@ class AttentionLayer(nn.Module):
         key_mask: Tensor | None,
         positions: Tensor | None,
         cache: KVCache | None,
+        document: Tensor | None,
     ) -> None:
         like = next(self.parameters())
         self._check_tokens("x", x, like)
@@ -248,6 +303,8 @@ class AttentionLayer(nn.Module):
             masks.check_mask(mask, b=b, h=self.heads, t=t, s=s, like=x)
         if key_mask is not None:
             masks.check_key_mask(key_mask, b=b, s=s, like=x)
+        if document is not None:
+            masks.check_document(document, b=b, s=s, like=x)
         if positions is not None:
             _check_positions(positions, b, t, x)
 
@@ -268,6 +325,11 @@ class AttentionLayer(nn.Module):
                 f"{name} makes {length} tokens{counted}, more than max_seq_len ({self.max_seq_len}); "
                 f"shorten it, or build with max_seq_len={length} or more"
             )
+
+
+def _newest(tokens: Tensor | None, n: int) -> Tensor | None:
+    """The columns of the newest n tokens of a mask. (.., s) -> (.., n)"""
+    return tokens if tokens is None or tokens.shape[-1] == 1 else tokens[..., tokens.shape[-1] - n :]
 
 
 def _check_positions(positions: Tensor, b: int, t: int, like: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Who may see whom. True means: may be seen (C3)."""
+"""Masks that are handed in: what is taken, what is refused, and how what no query sees is hidden. True: seen (C3)."""
 
 from __future__ import annotations
 
@@ -11,40 +11,6 @@ from attnzoo.errors import InputError
 def wide_type(dtype: torch.dtype) -> torch.dtype:
     """The type in which logits and softmax are taken (C10): float32, or `dtype` where that is wider."""
     return torch.promote_types(dtype, torch.float32)
-
-
-def causal(t: int, s: int, *, device: torch.device | None = None) -> Tensor:
-    """No query sees past itself (C5). The t queries are the last of the s tokens, so the triangle sits bottom-right.
-
-    >>> causal(2, 4).int()
-    tensor([[1, 1, 1, 0],
-            [1, 1, 1, 1]], dtype=torch.int32)
-    """
-    query = torch.arange(s - t, s, device=device)
-    key = torch.arange(s, device=device)
-    return key <= query[:, None]
-
-
-def visibility(
-    t: int, s: int, *, mask: Tensor | None, key_mask: Tensor | None, causal_rule: bool, device: torch.device
-) -> Tensor | None:
-    """All rules at once: boolean, broadcastable to (b, h, t, s); None where every query sees every key.
-
-    mask: (t, s) or 4 axes; a floating mask blocks where it is -inf.    key_mask: (b, s)
-    """
-    rules = []
-    if mask is not None:
-        rules.append(mask if mask.dtype == torch.bool else mask != float("-inf"))
-    if key_mask is not None:
-        rules.append(key_mask[:, None, None, :])
-    if causal_rule and t > 1:  # a lone query is the newest token: nothing is later
-        rules.append(causal(t, s, device=device))
-    if not rules:
-        return None
-    visible = rules[0]
-    for rule in rules[1:]:
-        visible = visible & rule
-    return visible
 
 
 def hide(x: Tensor, visible: Tensor) -> Tensor:
@@ -91,3 +57,27 @@ def check_key_mask(key_mask: Tensor, *, b: int, s: int, like: Tensor) -> None:
         raise InputError(f"key_mask is {tuple(key_mask.shape)}; it must be (b, s) = ({b}, {s}), cached tokens counted")
     if key_mask.device != like.device:
         raise InputError(f"key_mask is on {key_mask.device}, the layer's input is on {like.device}")
+
+
+def check_document(document: Tensor, *, b: int, s: int, like: Tensor) -> None:
+    """Hold document ids to their shape. Raises `InputError`."""
+    if document.is_floating_point() or document.is_complex() or document.dtype == torch.bool:
+        raise InputError(f"document is {document.dtype}; it must hold integers, one id for the tokens of one document")
+    if tuple(document.shape) != (b, s):
+        raise InputError(f"document is {tuple(document.shape)}; it must be (b, t) = ({b}, {s}), an id for each token")
+    if document.device != like.device:
+        raise InputError(f"document is on {document.device}, the layer's input is on {like.device}")
+
+
+def check_bias(bias: Tensor, *, b: int, h: int, t: int, s: int, like: Tensor) -> None:
+    """Hold a bias to its shape and type. Raises `InputError`."""
+    if not bias.is_floating_point() or bias.dtype not in (like.dtype, wide_type(like.dtype)):
+        raise InputError(f"bias is {bias.dtype}; it must be {like.dtype} or {wide_type(like.dtype)}")
+    shape = (b, h, t, s)
+    fits = bias.dim() <= 4 and all(
+        size in (1, full) for size, full in zip(reversed(bias.shape), reversed(shape), strict=False)
+    )
+    if not fits or bias.dim() < 2:
+        raise InputError(f"bias is {tuple(bias.shape)}, which does not broadcast to (b, h, t, s) = {shape}")
+    if bias.device != like.device:
+        raise InputError(f"bias is on {bias.device}, the layer's input is on {like.device}")

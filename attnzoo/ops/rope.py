@@ -80,5 +80,14 @@ class Rotary:
             return turned
         return torch.cat([turned, x[..., self.rotary_dim :]], dim=-1)
 
+    def turn(self, q: Tensor, k: Tensor, positions: Tensor | None = None, *, offset: int = 0) -> tuple[Tensor, Tensor]:
+        """Queries and keys of the same tokens, turned; their positions are counted on from `offset` where not given.
+
+        q: (b, h, t, d)    k: (b, g, t, d)    positions: (t,) or (b, t)    returns: two of the same shapes
+        """
+        if positions is None:
+            positions = torch.arange(offset, offset + q.shape[2], device=q.device)
+        return self(q, positions), self(k, positions)
+
     def __repr__(self) -> str:
         return f"Rotary(theta={self.theta:g}, layout={self.layout!r}, rotary_dim={self.rotary_dim})"

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import attnzoo
-from attnzoo_builtins import gqa, mha, rope, single_head
+from attnzoo_builtins import alibi, gqa, mha, packed, rope, single_head, sinks, sliding_window, softcap
 
 
 @attnzoo.hookimpl
 def attnzoo_variants() -> list[attnzoo.Variant]:
     """All built-in variants."""
-    return [single_head.VARIANT, mha.VARIANT, gqa.VARIANT, gqa.MQA, rope.VARIANT]
+    return [
+        single_head.VARIANT,
+        mha.VARIANT,
+        gqa.VARIANT,
+        gqa.MQA,
+        rope.VARIANT,
+        sliding_window.VARIANT,
+        softcap.VARIANT,
+        alibi.VARIANT,
+        sinks.VARIANT,
+        packed.VARIANT,
+    ]

@@ -9,7 +9,6 @@ Turned so, q' · k' depends on the distance of the two tokens only.
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
 import attnzoo
@@ -65,9 +64,7 @@ class RotaryAttention(ops.AttentionLayer):
         self, x: Tensor, context: Tensor | None = None, *, positions: Tensor | None = None, offset: int = 0
     ) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = ops.project_qkv(self.qkv, x, context, heads=self.heads, kv_heads=self.kv_heads)
-        if positions is None:
-            positions = torch.arange(offset, offset + x.shape[1], device=x.device)
-        return self.rotary(q, positions), self.rotary(k, positions), v
+        return *self.rotary.turn(q, k, positions, offset=offset), v
 
 
 def as_oracle(layer: RotaryAttention) -> attnzoo.oracle.Layer:

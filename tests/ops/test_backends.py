@@ -198,8 +198,8 @@ def test_sdpa_with_a_floating_mask_is_refused_with_the_way_out() -> None:
 @pytest.mark.parametrize(
     ("backend", "words"),
     [
-        ("sdpaa", r"unknown backend 'sdpaa'; it takes auto, eager, sdpa; did you mean 'sdpa'\?"),
-        ("flash", r"unknown backend 'flash'; it takes auto, eager, sdpa"),
+        ("sdpaa", r"unknown backend 'sdpaa'; it takes auto, eager, sdpa, banded, blocks, flex; did you mean 'sdpa'\?"),
+        ("flash", r"unknown backend 'flash'; it takes auto, eager, sdpa, banded, blocks, flex"),
     ],
 )
 def test_an_unknown_backend_is_refused_with_those_there_are(backend: str, words: str, need_weights: bool) -> None:

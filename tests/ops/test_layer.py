@@ -69,7 +69,7 @@ def test_a_size_that_is_no_whole_number_above_zero_is_refused_by_its_name(word: 
         ({"heads": 6, "kv_heads": 4}, r"heads \(6\) must be a multiple of kv_heads \(4\); try kv_heads=3"),
         ({"dropout": 1.0}, r"dropout \(1.0\) is a share of weights: it must be at least 0 and below 1"),
         ({"dropout": -0.1}, r"dropout \(-0.1\) is a share of weights"),
-        ({"backend": "sdap"}, r"unknown backend 'sdap'; it takes auto, eager, sdpa; did you mean 'sdpa'\?"),
+        ({"backend": "sdap"}, r"unknown backend 'sdap'; it takes auto, eager, sdpa, banded, blocks, flex; did you mean 'sdpa'\?"),
     ],
     ids=str,
 )
@@ -226,12 +226,12 @@ REFUSED: dict[str, tuple[Callable[[Tiny, Any], Any], type[Exception], str]] = {
     "weights from sdpa": (
         lambda layer, cache: layer(tokens(), cache=cache, need_weights=True),
         Unsupported,
-        r"tiny: need_weights cannot be had from backend='sdpa'.*build with backend='auto' or 'eager'",
+        r"tiny: backend='sdpa' returns no weights, and need_weights asks.*build with backend='auto' or 'eager'",
     ),
     "a floating mask for sdpa": (
         lambda layer, cache: layer(tokens(), cache=cache, mask=torch.zeros(T, T)),
         Unsupported,
-        r"tiny: a floating mask cannot be had from backend='sdpa'.*backend='auto' or 'eager', or pass a boolean mask",
+        r"tiny: backend='sdpa' does not add a floating mask in the wide type.*build with backend='auto' or 'eager'",
     ),
     "context with a causal layer": (
         lambda layer, cache: layer(tokens(), tokens(), cache=cache),

@@ -9,6 +9,7 @@ from torch import Tensor
 from attnzoo import ops
 from attnzoo.errors import InputError
 from attnzoo.ops.masks import check_key_mask, check_mask, wide_type
+from attnzoo.ops.terms import Terms
 
 CPU = torch.device("cpu")
 INF = float("inf")
@@ -22,7 +23,8 @@ def sees(*rows: str) -> Tensor:
 def seen(
     t: int, s: int, *, mask: Tensor | None = None, key_mask: Tensor | None = None, causal: bool = False
 ) -> Tensor | None:
-    return ops.visibility(t, s, mask=mask, key_mask=key_mask, causal_rule=causal, device=CPU)
+    rule = ops.causal() if causal else None
+    return Terms(scale=1.0, mask=mask, key_mask=key_mask, rule=rule, first_query=s - t).visible(t, s, CPU)
 
 
 @pytest.mark.parametrize(
@@ -38,16 +40,16 @@ def seen(
 )
 def test_the_triangle_sits_at_the_bottom_right(picture: list[str]) -> None:
     expected = sees(*picture)
-    assert torch.equal(ops.causal(*expected.shape), expected)
+    assert torch.equal(ops.causal().mask(*expected.shape), expected)
 
 
 @pytest.mark.parametrize(("t", "s"), [(0, 0), (0, 3), (3, 0)])
 def test_no_queries_or_no_keys_make_an_empty_triangle(t: int, s: int) -> None:
-    assert ops.causal(t, s).shape == (t, s)
+    assert ops.causal().mask(t, s).shape == (t, s)
 
 
 def test_the_triangle_is_made_on_the_device_that_is_asked_for() -> None:
-    assert ops.causal(2, 3, device=torch.device("meta")).is_meta
+    assert ops.causal().mask(2, 3, device="meta").is_meta
 
 
 def test_without_a_rule_there_is_no_mask() -> None:

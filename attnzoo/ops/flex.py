@@ -1,0 +1,106 @@
+"""Attention by torch's FlexAttention, compiled: score changes and rules become one generated kernel."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnzoo.ops.masks import hide
+from attnzoo.ops.rules import Rule
+from attnzoo.ops.terms import Terms
+
+
+def why_not(q: Tensor, k: Tensor, terms: Terms) -> str | None:
+    """Why FlexAttention cannot do what was asked, or None where it can."""
+    if terms.dropout > 0:
+        return "has no dropout"
+    if not q.is_cuda and torch.is_grad_enabled() and (q.requires_grad or k.requires_grad):
+        return f"has no backward pass on {q.device.type}"
+    if q.dtype == torch.float64:
+        return "computes in float32, which is less than the float64 of the input"
+    if isinstance(terms.mask, Tensor) or isinstance(terms.bias, Tensor):
+        return "takes rules and functions of indices; a mask or bias of its own is a tensor"
+    if min(q.shape[2], k.shape[2]) == 0 or q.shape[0] == 0:
+        return "takes no empty input"
+    return no_compiler(q.device.type)
+
+
+@cache
+def no_compiler(device: str) -> str | None:
+    """Why nothing can be compiled here, or None where it can."""
+    try:
+        from torch.nn.attention.flex_attention import flex_attention  # noqa: F401
+    except ImportError:
+        return "is not part of this torch"
+    if device == "cpu":
+        from torch._inductor.cpp_builder import get_cpp_compiler
+        from torch._inductor.exc import InvalidCxxCompiler
+
+        try:
+            get_cpp_compiler()
+        except InvalidCxxCompiler:
+            return "needs a C++ compiler, and none was found; install g++ or clang"
+    return None
+
+
+@cache
+def compiled() -> Any:
+    """FlexAttention, compiled once for all calls."""
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return torch.compile(flex_attention, dynamic=False)
+
+
+def run(q: Tensor, k: Tensor, v: Tensor, terms: Terms) -> Tensor:
+    """q: (b, h, t, d)    k: (b, g, s, d)    v: (b, g, s, e)    returns: (b, h, t, e)"""
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    h, t, s = q.shape[1], q.shape[2], k.shape[2]
+    if terms.key_mask is not None:
+        k, v = hide(k, terms.key_mask[:, None, None]), hide(v, terms.key_mask[:, None, None])
+    rule, block_mask = terms.every_rule(), None
+    if rule is not None:
+        block_mask = create_block_mask(mask_mod(rule, terms), rule.samples, None, t, s, device=q.device)
+    mixed, lse = compiled()(
+        q,
+        k,
+        v,
+        score_mod=score_mod(terms),
+        block_mask=block_mask,
+        scale=terms.scale,
+        enable_gqa=h != k.shape[1],
+        return_lse=True,
+    )
+    if terms.sinks is not None:  # softmax with a sink is softmax without, times the share that the sink leaves
+        mixed = mixed * torch.sigmoid(lse - terms.sinks[:, None])[..., None].to(mixed.dtype)
+    return mixed
+
+
+def mask_mod(rule: Rule, terms: Terms) -> Any:
+    """A rule in FlexAttention's words."""
+    first_query, first_key = terms.first_query, terms.first_key
+
+    def sees(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        return rule.sees(b, q + first_query, k + first_key)
+
+    return sees
+
+
+def score_mod(terms: Terms) -> Any:
+    """Cap and bias in FlexAttention's words; None where there are none."""
+    softcap, bias, first_query, first_key = terms.softcap, terms.bias, terms.first_query, terms.first_key
+    if softcap is None and bias is None:
+        return None
+
+    def change(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        if softcap is not None:
+            score = softcap * torch.tanh(score / softcap)
+        if bias is not None:
+            assert not isinstance(bias, Tensor)
+            score = score + bias(h, q + first_query, k + first_key, torch.float32)
+        return score
+
+    return change

@@ -1,0 +1,114 @@
+"""Attention with sinks: a learned logit per head takes part in the softmax, so that a head may look at nothing.
+
+    z = q'_i k'_jᵀ / √d                                   q', k' with rotary positions, as in `rope`
+    w = exp(z) / (exp(sink_i) + Σ exp(z))                  over the keys that are not blocked
+    y = [w_1 v_1 … w_h v_h] W_o                            head i reads key-value head ⌊i / (h / g)⌋
+
+The weights of a query sum to less than one; what is missing went to the sink. The sink is compared with the scaled
+logits and is itself neither scaled nor capped.
+
+Differs: transformers' GPT-OSS leaves the sinks out, without a word, when it runs on SDPA.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+import attnzoo
+from attnzoo import ops
+from attnzoo.ops.rope import Layout
+
+
+class SinkAttention(ops.AttentionLayer):
+    """Grouped-query attention with rotary positions and learned sinks (arXiv:2508.10925, section 2.2).
+
+    x: (b, t, c)    q: (b, h, t, d)    k, v: (b, g, s, d)    weights: (b, h, t, s)    y: (b, t, c)    sinks: (h,)
+    kv_heads: as many as `heads` where not given    theta, layout, rotary_dim: as in `rope`
+    """
+
+    variant = "sinks"
+    takes_context = False
+    takes_positions = True
+
+    def __init__(
+        self,
+        d_model: int,
+        heads: int,
+        kv_heads: int | None = None,
+        *,
+        head_dim: int | None = None,
+        theta: float = 10000.0,
+        layout: Layout = "half",
+        rotary_dim: int | None = None,
+        bias: bool = False,
+        causal: bool = True,
+        scale: float | None = None,
+        dropout: float = 0.0,
+        max_seq_len: int | None = None,
+        backend: str = "auto",
+    ) -> None:
+        super().__init__(
+            d_model=d_model,
+            heads=heads,
+            kv_heads=kv_heads,
+            head_dim=head_dim,
+            causal=causal,
+            scale=scale,
+            dropout=dropout,
+            max_seq_len=max_seq_len,
+            backend=backend,
+        )
+        self.rotary = ops.Rotary(self.head_dim, theta=theta, layout=layout, rotary_dim=rotary_dim)
+        self.qkv = nn.Linear(d_model, (heads + 2 * self.kv_heads) * self.head_dim, bias=bias)
+        self.out = nn.Linear(heads * self.head_dim, d_model, bias=bias)
+        self.sinks = nn.Parameter(torch.zeros(heads))
+
+    def project(
+        self, x: Tensor, context: Tensor | None = None, *, positions: Tensor | None = None, offset: int = 0
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = ops.project_qkv(self.qkv, x, context, heads=self.heads, kv_heads=self.kv_heads)
+        return *self.rotary.turn(q, k, positions, offset=offset), v
+
+    def terms(self) -> dict[str, object]:
+        return {"sinks": self.sinks}
+
+
+def as_oracle(layer: SinkAttention) -> attnzoo.oracle.Layer:
+    """The same layer in NumPy float64."""
+    return attnzoo.oracle.Layer(
+        attnzoo.oracle.raw(layer),
+        heads=layer.heads,
+        kv_heads=layer.kv_heads,
+        head_dim=layer.head_dim,
+        causal=layer.causal,
+        scale=layer.scale,
+        rope=attnzoo.oracle.Rope(
+            theta=layer.rotary.theta, layout=layer.rotary.layout, rotary_dim=layer.rotary.rotary_dim
+        ),
+    )
+
+
+VARIANT = attnzoo.Variant(
+    name="sinks",
+    build=SinkAttention,
+    summary="Grouped-query attention with learned sinks and rotary positions, as in GPT-OSS.",
+    paper="arXiv:2508.10925",
+    traits=attnzoo.Traits(
+        causal="optional",
+        rows="at_most_one",
+        cache="kv",
+        cross=False,
+        positions="relative",
+        plain=False,
+        memory="linear",
+    ),
+    oracle=as_oracle,
+    cases=[
+        dict(d_model=24, heads=6, kv_heads=3, head_dim=10),
+        dict(d_model=24, heads=4, kv_heads=2, head_dim=10, layout="interleaved"),
+        dict(d_model=24, heads=3, kv_heads=3, causal=False),
+        dict(d_model=24, heads=4, kv_heads=2, head_dim=10, rotary_dim=4, bias=True),
+        dict(d_model=24, heads=4, kv_heads=1, scale=0.5),
+    ],
+)
