@@ -4,7 +4,7 @@ from attnzoo.ops.attend import BACKENDS, attend, check_softcap
 from attnzoo.ops.biases import Alibi, alibi_slopes
 from attnzoo.ops.cache import KVCache, WindowCache
 from attnzoo.ops.embedding import TokenEmbedding
-from attnzoo.ops.heads import merge_heads, project_qkv, share_kv, split_heads
+from attnzoo.ops.heads import merge_heads, project_qkv, project_turned_qkv, share_kv, split_heads
 from attnzoo.ops.layer import AttentionLayer
 from attnzoo.ops.masks import hide
 from attnzoo.ops.rope import Rotary, rotate
@@ -31,6 +31,7 @@ __all__ = [
     "merge_heads",
     "prefix",
     "project_qkv",
+    "project_turned_qkv",
     "rotate",
     "share_kv",
     "split_heads",

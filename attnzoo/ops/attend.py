@@ -97,6 +97,7 @@ def attend(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """softmax(scale * q kᵀ, capped, biased, masked) v for grouped heads, by every rule of C2 to C8 (arXiv:1706.03762).
 
+    >>> import torch
     >>> q, k, v = torch.zeros(1, 1, 2, 4), torch.zeros(1, 1, 4, 4), torch.eye(4).reshape(1, 1, 4, 4)
     >>> attend(q, k, v, causal=True)
     tensor([[[[0.3333, 0.3333, 0.3333, 0.0000],
@@ -165,9 +166,8 @@ def choose(q: Tensor, k: Tensor, terms: Terms, need_weights: bool) -> str:
         return "eager"
     if terms.changes_scores:
         return "eager" if q.shape[2] <= blocks.block_size(q, k, terms) else "blocks"
-    if banded.why_not(q, k, terms) is None and banded.pays(q, k, terms):
-        return "banded"
-    return "sdpa"
+    cut = terms.document is not None or banded.is_band(terms)
+    return "banded" if cut and banded.why_not(q, k, terms) is None and banded.pays(q, k, terms) else "sdpa"
 
 
 def why_not(backend: str, q: Tensor, k: Tensor, terms: Terms, need_weights: bool) -> str | None:

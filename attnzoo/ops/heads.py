@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from einops import rearrange, repeat
+from einops import repeat
 from torch import Tensor, nn
 
 from attnzoo.errors import ConfigError
+from attnzoo.ops.rope import Rotary
 
 
 def head_width(d_model: int, heads: int, head_dim: int | None = None) -> int:
@@ -37,12 +38,12 @@ def check_groups(heads: int, kv_heads: int) -> None:
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
     """x: (b, t, h * d)    returns: (b, h, t, d)"""
-    return rearrange(x, "b t (h d) -> b h t d", h=heads)
+    return x.unflatten(-1, (heads, x.shape[-1] // heads)).transpose(1, 2)
 
 
 def merge_heads(x: Tensor) -> Tensor:
     """x: (b, h, t, d)    returns: (b, t, h * d)"""
-    return rearrange(x, "b h t d -> b t (h d)")
+    return x.transpose(1, 2).flatten(2)
 
 
 def share_kv(x: Tensor, heads: int) -> Tensor:
@@ -65,12 +66,31 @@ def project_qkv(
     qkv: (.., c) -> (.., (h + 2 g) * d), its rows in the order [all q | all k | all v]
     x: (b, t, c)    context: (b, s, c)    returns: q (b, h, t, d), k and v (b, g, s, d)
     """
-    rows = qkv(x)
-    d = rows.shape[-1] // (heads + 2 * kv_heads)
-    source = rows if context is None else qkv(context)
-    q = rows[..., : heads * d]
-    k, v = source[..., heads * d :].chunk(2, dim=-1)
-    return split_heads(q, heads), split_heads(k, kv_heads), split_heads(v, kv_heads)
+    sizes = heads, kv_heads, kv_heads
+    q, k, v = split_heads(qkv(x), sum(sizes)).split(sizes, dim=1)
+    if context is not None:
+        _, k, v = split_heads(qkv(context), sum(sizes)).split(sizes, dim=1)
+    return q, k, v
+
+
+def project_turned_qkv(
+    qkv: nn.Module,
+    rotary: Rotary,
+    x: Tensor,
+    *,
+    heads: int,
+    kv_heads: int,
+    positions: Tensor | None = None,
+    offset: int = 0,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values from x, queries and keys turned by their positions, both at once.
+
+    qkv: as in `project_qkv`    x: (b, t, c)    positions: (t,) or (b, t), counted on from `offset` where not given
+    returns: q (b, h, t, d), k and v (b, g, t, d)
+    """
+    rows = split_heads(qkv(x), heads + 2 * kv_heads)
+    q, k = rotary(rows[:, : heads + kv_heads], positions, offset=offset).split((heads, kv_heads), dim=1)
+    return q, k, rows[:, heads + kv_heads :]
 
 
 def _nearest_divisor(number: int, wish: int) -> int:

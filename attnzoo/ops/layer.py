@@ -190,7 +190,7 @@ class AttentionLayer(nn.Module):
     def cache_of(self, kind: type[Cache], batch: int, max_len: int | None, **more: Any) -> Cache:
         """An empty cache of this kind with the layer's sizes. Raises `Unsupported` where the layer takes none."""
         self._refuse_cache()
-        like = next(self.parameters())
+        like = self._like()
         return kind(
             batch,
             max_len,
@@ -200,6 +200,11 @@ class AttentionLayer(nn.Module):
             device=like.device,
             **more,
         )
+
+    def _like(self) -> Tensor:
+        """A parameter, for its dtype and device: `out.weight` where there is one, for that is found at once."""
+        weight = getattr(self.out, "weight", None)
+        return weight if isinstance(weight, Tensor) else next(self.parameters())
 
     def extra_repr(self) -> str:
         sizes = f"d_model={self.d_model}, heads={self.heads}, kv_heads={self.kv_heads}, head_dim={self.head_dim}"
@@ -279,7 +284,7 @@ class AttentionLayer(nn.Module):
         cache: KVCache | None,
         document: Tensor | None,
     ) -> None:
-        like = next(self.parameters())
+        like = self._like()
         self._check_tokens("x", x, like)
         b, t, held = x.shape[0], x.shape[1], 0
         if cache is not None:

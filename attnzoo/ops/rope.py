@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 import torch
-from einops import rearrange
 from torch import Tensor
 
 from attnzoo.errors import ConfigError
@@ -27,18 +26,28 @@ def rotate(x: Tensor, positions: Tensor, *, theta: float = 10000.0, layout: Layo
     Raises `ConfigError` for an unknown layout.
     """
     check_layout(layout)
-    d, wide = x.shape[-1], wide_type(x.dtype)
-    # In float64: in float32 an angle at position 100 000 is already off by a hundredth (C9).
-    frequency = theta ** -(torch.arange(0, d, 2, dtype=torch.float64, device=x.device) / d)
-    angle = positions.to(torch.float64)[..., None] * frequency  # (t, d / 2) or (b, t, d / 2)
+    return _turn(x, *_table(positions, x.shape[-1], theta, wide_type(x.dtype)), layout)
+
+
+def _table(positions: Tensor, d: int, theta: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Cosine and sine of every angle, (t, d / 2) or (b, 1, t, d / 2).
+
+    In float64: in float32 an angle at position 100 000 is already off by a hundredth (C9).
+    """
+    channel = torch.arange(0, d, 2, dtype=torch.float64, device=positions.device)
+    angle = positions[..., None] * theta ** (channel / -d)
     if angle.dim() == 3:
-        angle = angle[:, None]  # (b, 1, t, d / 2)
-    cos, sin = angle.cos().to(wide), angle.sin().to(wide)
-    pattern = "... (two d) -> two ... d" if layout == "half" else "... (d two) -> two ... d"
-    first, second = rearrange(x.to(wide), pattern, two=2)
-    turned = torch.stack([first * cos - second * sin, second * cos + first * sin])
-    back = " -> ".join(reversed(pattern.split(" -> ")))
-    return rearrange(turned, back).to(x.dtype)
+        angle = angle[:, None]
+    return angle.cos().to(dtype), angle.sin().to(dtype)
+
+
+def _turn(x: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Tensor:
+    """x: (b, h, t, d)    cos, sin: (t, d / 2) or (b, 1, t, d / 2)"""
+    wide = x.to(cos.dtype)
+    one, two = wide.chunk(2, dim=-1) if layout == "half" else (wide[..., ::2], wide[..., 1::2])
+    one, two = torch.addcmul(one * cos, two, sin, value=-1), torch.addcmul(two * cos, one, sin)
+    turned = torch.cat([one, two], dim=-1) if layout == "half" else torch.stack([one, two], dim=-1).flatten(-2)
+    return turned.to(x.dtype)
 
 
 def check_layout(layout: str) -> None:
@@ -73,21 +82,17 @@ class Rotary:
             raise ConfigError(f"theta ({theta}) must be above 0")
         self.theta, self.layout, self.rotary_dim = theta, layout, rotary_dim
 
-    def __call__(self, x: Tensor, positions: Tensor) -> Tensor:
-        """x: (b, h, t, d)    positions: (t,) or (b, t)    returns: (b, h, t, d)"""
+    def __call__(self, x: Tensor, positions: Tensor | None = None, *, offset: int = 0) -> Tensor:
+        """x: (b, h, t, d)    positions: (t,) or (b, t), counted on from `offset` where not given
+
+        returns: (b, h, t, d)
+        """
+        if positions is None:
+            positions = torch.arange(offset, offset + x.shape[2], device=x.device)
         turned = rotate(x[..., : self.rotary_dim], positions, theta=self.theta, layout=self.layout)
         if self.rotary_dim == x.shape[-1]:
             return turned
         return torch.cat([turned, x[..., self.rotary_dim :]], dim=-1)
-
-    def turn(self, q: Tensor, k: Tensor, positions: Tensor | None = None, *, offset: int = 0) -> tuple[Tensor, Tensor]:
-        """Queries and keys of the same tokens, turned; their positions are counted on from `offset` where not given.
-
-        q: (b, h, t, d)    k: (b, g, t, d)    positions: (t,) or (b, t)    returns: two of the same shapes
-        """
-        if positions is None:
-            positions = torch.arange(offset, offset + q.shape[2], device=q.device)
-        return self(q, positions), self(k, positions)
 
     def __repr__(self) -> str:
         return f"Rotary(theta={self.theta:g}, layout={self.layout!r}, rotary_dim={self.rotary_dim})"

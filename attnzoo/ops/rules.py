@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache, lru_cache
 from numbers import Integral
 
 import torch
@@ -89,11 +90,13 @@ class Rule:
         return self.name
 
 
+@cache
 def causal() -> Rule:
     """No query sees past itself (C5)."""
     return Rule("causal()", lambda b, q, k: k <= q, ahead=0, exact=True)
 
 
+@lru_cache
 def window(n: int) -> Rule:
     """Less than n tokens apart, on both sides (C8): with `causal()`, n keys, the query's own included.
 

@@ -13,7 +13,7 @@ from attnzoo.ops.masks import wide_type
 from attnzoo.ops.rules import Rule
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Terms:
     """The arguments of `attend` besides q, k, v, checked. `part` gives those of some queries and keys only.
 

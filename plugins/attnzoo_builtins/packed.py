@@ -71,8 +71,15 @@ class PackedAttention(ops.AttentionLayer):
     def project(
         self, x: Tensor, context: Tensor | None = None, *, positions: Tensor | None = None, offset: int = 0
     ) -> tuple[Tensor, Tensor, Tensor]:
-        q, k, v = ops.project_qkv(self.qkv, x, context, heads=self.heads, kv_heads=self.kv_heads)
-        return *self.rotary.turn(q, k, positions, offset=offset), v
+        return ops.project_turned_qkv(
+            self.qkv,
+            self.rotary,
+            x,
+            heads=self.heads,
+            kv_heads=self.kv_heads,
+            positions=positions,
+            offset=offset,
+        )
 
 
 def as_oracle(layer: PackedAttention) -> attnzoo.oracle.Layer:

@@ -183,7 +183,7 @@ def test_a_boolean_mask_goes_to_the_fused_kernel() -> None:
 
 
 def test_sdpa_with_weights_is_refused_with_the_way_out() -> None:
-    words = "backend='sdpa' returns no weights; use backend='auto' or 'eager'"
+    words = "backend='sdpa' returns no weights, and need_weights asks for them; use backend='auto' or 'eager'"
     with pytest.raises(Unsupported, match=words):
         ops.attend(zeros(2), zeros(2), zeros(2), need_weights=True, backend="sdpa")
 
