@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attnzoo.ops import sdpa
+from attnzoo.ops.masks import hide
 from attnzoo.ops.rules import FAR
 from attnzoo.ops.segments import by_document, scattered
 from attnzoo.ops.terms import Terms
@@ -45,49 +46,65 @@ def run(q: Tensor, k: Tensor, v: Tensor, terms: Terms) -> Tensor:
     """q: (b, h, t, d)    k: (b, g, s, d)    v: (b, g, s, e)    returns: (b, h, t, e)"""
     if terms.document is not None:
         return by_document(run, q, k, v, terms)
-    if is_band(terms) and pays(q, k, terms):
-        return band(q, k, v, terms)
-    return sdpa.run(q, k, v, terms)
-
-
-def band(q: Tensor, k: Tensor, v: Tensor, terms: Terms) -> Tensor:
-    """Each block of queries with the keys around it, all blocks in one call, as if they were samples.
-
-    With `behind` tokens to look back and `ahead` to look forward, a block of n queries reads behind + n + ahead keys.
-    """
-    b, t, s = q.shape[0], q.shape[2], k.shape[2]
+    if not (is_band(terms) and pays(q, k, terms)):
+        return sdpa.run(q, k, v, terms)
+    t, s = q.shape[2], k.shape[2]
     rule = terms.rule
     assert rule is not None
-    behind, ahead = rule.behind, rule.ahead
-    n = block_size(behind + ahead + 1)
-    blocks = -(-t // n)
-    reach = behind + n + ahead
+    ahead = terms.first_query - terms.first_key  # of the first key, the first query is
+    # Queries near either end see fewer keys, and go apart: between them all blocks look alike.
+    start = min(t, max(0, rule.behind - ahead))
+    stop = max(start, min(t, s - rule.ahead - ahead))
+    parts = [
+        kernel(q[:, :, here], k, v, terms.part(here, slice(0, s)))
+        for kernel, here in (
+            (sdpa.run, slice(0, start)),
+            (blocks, slice(start, stop)),
+            (sdpa.run, slice(stop, t)),
+        )
+        if here.start < here.stop
+    ]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
 
-    keys = terms.span(t, s)
-    terms, k, v = terms.part(slice(0, t), keys), k[:, :, keys], v[:, :, keys]
-    before = behind - (terms.first_query - terms.first_key)  # the first block looks back beyond the first key
-    after = behind + blocks * n + ahead - before - k.shape[2]
-    real = terms.key_mask
-    if real is not None:
-        k, v = k.masked_fill(~real[:, None, :, None], 0.0), v.masked_fill(~real[:, None, :, None], 0.0)
-    elif before or after:
-        real = torch.ones(1, k.shape[2], dtype=torch.bool, device=q.device)
+
+def blocks(q: Tensor, k: Tensor, v: Tensor, terms: Terms) -> Tensor:
+    """Each block of queries with the keys around it, all blocks in one call, as if they were samples.
+
+    With `behind` tokens to look back and `ahead` to look forward, a block of n queries reads behind + n + ahead keys,
+    all of which there are; the last block is filled up, and what it says beyond the last query dropped.
+    """
+    b, t = q.shape[0], q.shape[2]
+    rule = terms.rule
+    assert rule is not None
+    n = block_size(rule.behind + rule.ahead + 1)
+    reach = rule.behind + n + rule.ahead
+    count = -(-t // n)
+    more = count * n - t
+    near = terms.span(t, k.shape[2])
+    k, v = k[:, :, near], v[:, :, near]
     query, key = torch.arange(n, device=q.device)[:, None], torch.arange(reach, device=q.device)
-    visible = (key >= query) & (key <= query + behind + ahead)  # (n, reach), the same for every block
-    if real is not None:
-        real = F.pad(real, (before, after)).unfold(1, reach, n)[:, :, None, None]  # (b or 1, blocks, 1, 1, reach)
-        visible = (visible & real).expand(b, blocks, 1, n, reach).reshape(b * blocks, 1, n, reach)
-
-    q = F.pad(q, (0, 0, 0, blocks * n - t)).unflatten(2, (blocks, n)).transpose(1, 2).flatten(0, 1)
-    k, v = (
-        F.pad(x, (0, 0, before, after)).unfold(2, reach, n).permute(0, 2, 1, 4, 3).flatten(0, 1) for x in (k, v)
-    )  # (b * blocks, g, reach, d)
-    width, scale = v.shape[-1], terms.scale
+    visible = (key >= query) & (key <= query + rule.behind + rule.ahead)  # (n, reach), the same for every block
+    if terms.key_mask is not None:
+        real = terms.key_mask[:, near]
+        k, v = hide(k, real[:, None, None]), hide(v, real[:, None, None])
+        visible = visible & _overlapping(real, more, reach, n)[:, :, None, None]  # (b, count, 1, n, reach)
+        visible = visible.flatten(0, 1)
+    queries = F.pad(q, (0, 0, 0, more)) if more else q
+    queries = queries.unflatten(2, (count, n)).transpose(1, 2).flatten(0, 1)  # (b * count, h, n, d)
+    keys, values = (
+        _overlapping(x.transpose(2, 3), more, reach, n).permute(0, 3, 1, 4, 2).flatten(0, 1) for x in (k, v)
+    )  # (b * count, g, reach, d)
+    width, scale = values.shape[-1], terms.scale
     if terms.sinks is not None:
-        q, k, v, scale = sdpa.with_sink(q, k, v, terms.sinks, scale)
+        queries, keys, values, scale = sdpa.with_sink(queries, keys, values, terms.sinks, scale)
         visible = F.pad(visible, (1, 0), value=True)
-    mixed = sdpa.fused(q, k, v, visible=visible, triangle=False, scale=scale, dropout=terms.dropout)[..., :width]
-    return mixed.unflatten(0, (b, blocks)).transpose(1, 2).flatten(2, 3)[:, :, :t]
+    mixed = sdpa.fused(queries, keys, values, visible=visible, triangle=False, scale=scale, dropout=terms.dropout)
+    return mixed[..., :width].unflatten(0, (b, count)).transpose(1, 2).flatten(2, 3)[:, :, :t]
+
+
+def _overlapping(x: Tensor, more: int, reach: int, n: int) -> Tensor:
+    """Filled up by `more` tokens, and cut into pieces of `reach` tokens, one every n. (.., s) -> (.., count, reach)"""
+    return (F.pad(x, (0, more)) if more else x).unfold(-1, reach, n)
 
 
 def block_size(width: int) -> int:
