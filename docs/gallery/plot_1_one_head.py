@@ -10,9 +10,9 @@ import torch
 
 import attnzoo
 from attnzoo import viz
-from attnzoo.viz.tokens import embed
+from attnzoo.viz.tokens import embed, words
 
-tokens = "the cat sat because it was tired".split()
+tokens = words("the cat sat because it was tired")
 x = 2.5 * embed(tokens, width=64)  # (1, 7, 64), a random vector for each word
 
 torch.manual_seed(0)
@@ -20,14 +20,15 @@ layer = attnzoo.build("gqa", d_model=64, heads=4, kv_heads=2)
 viz.heatmap(layer, x, queries=tokens, head=1)
 
 # %%
-# A grey cell *may not* be seen: it is masked. A dark cell may be seen, and gets little. A picture that shows both in one
-# colour hides the bugs of masks. A scale a hundred times too large makes the difference plain: many weights are now zero
-# to the last bit, and not one of them is grey.
+# A grey cell *may not* be seen: it is masked. A dark cell may be seen, and gets little. A picture that shows both in
+# one colour hides the bugs of masks. A scale a hundred times too large makes the difference plain: many weights are now
+# zero to the last bit, and not one of them is grey.
 
 torch.manual_seed(0)
 sharp = attnzoo.build("gqa", d_model=64, heads=4, kv_heads=2, scale=25.0)
 _, weights = sharp(x, need_weights=True)
-seen_but_zero = (weights[0, 1].tril() == 0) & torch.ones(7, 7).tril().bool()
+visible = torch.ones(7, 7).tril().bool()
+seen_but_zero = visible & (weights[0, 1] == 0)
 print("visible weights that are exactly zero:", int(seen_but_zero.sum()))
 assert seen_but_zero.any()
 
@@ -37,5 +38,5 @@ viz.heatmap(sharp, x, queries=tokens, head=1)
 # Weights from anywhere can be drawn, from an array for instance. The figure is matplotlib's: ``savefig`` writes it.
 # (``attnzoo heatmap gqa --text "the cat sat" --out cat.png`` does all of this in the shell.)
 
-figure = viz.heatmap(weights[0, 1], queries=tokens, visible=torch.ones(7, 7).tril().bool(), name="from an array")
+figure = viz.heatmap(weights[0, 1], queries=tokens, visible=visible, name="from an array")
 assert figure.axes[0].get_title() == "from an array"

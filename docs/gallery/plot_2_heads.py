@@ -11,9 +11,9 @@ import torch
 
 import attnzoo
 from attnzoo import viz
-from attnzoo.viz.tokens import embed
+from attnzoo.viz.tokens import embed, words
 
-tokens = "the animal did not cross the street because it was too tired".split()
+tokens = words("the animal did not cross the street because it was too tired")
 torch.manual_seed(1)
 layer = attnzoo.build("rope", d_model=72, heads=6, kv_heads=2)
 viz.heatmap(layer, 2.5 * embed(tokens, width=72), queries=tokens, name="rope, untrained")

@@ -26,7 +26,7 @@ band = i - j < 3
 _, weights = layer(x, mask=band, key_mask=padding, need_weights=True)
 assert (weights[:, :, :2] == 0).all()
 
-viz.mask(layer, x, mask=band, key_mask=padding, name="causal, padded, and three keys wide")
+viz.mask(layer, x, mask=band, key_mask=padding, name="causal, padded, three wide")
 
 # %%
 # Heads may have rules of their own. With four axes the mask is (b, h, t, s). Here each head looks twice as far back as

@@ -21,11 +21,12 @@ figure, axes = plt.subplots(1, 3, figsize=(7.6, 3.0), layout="constrained")
 for ax, (name, scale) in zip(axes, scales.items(), strict=True):
     _, weights = ops.attend(q, k, v, scale=scale, need_weights=True)
     image = ax.imshow(weights[0, 0].numpy(), vmin=0, vmax=1)
-    ax.set_title(f"scale = {name}\nlargest weight {weights.amax(dim=-1).mean():.2f} (mean)", fontsize=9)
+    top = weights.amax(dim=-1).mean()
+    ax.set_title(f"scale = {name}\nlargest weight {top:.2f} (mean)", fontsize=9)
     ax.set(xlabel="key", ylabel="query")
 figure.colorbar(image, ax=axes, label="weight", fraction=0.02)
 
 # %%
-# Over many draws, as the head grows wider (``viz.scale_lesson``, and ``attnzoo trace mha --scale-lesson`` in the shell):
+# Over many draws, as the head grows wider (in the shell: ``attnzoo trace mha --scale-lesson``):
 
 print(viz.scale_lesson())

@@ -13,11 +13,11 @@ from torch import nn
 
 from attnzoo import ops, viz
 from attnzoo.errors import Unsupported
-from attnzoo.viz.tokens import embed
+from attnzoo.viz.tokens import embed, words
 
 
 class Difference(ops.AttentionLayer):
-    """Half of the channels of a head look one way, half another, and the second look is subtracted."""
+    """Each half of a head's channels looks for itself; the second look is subtracted."""
 
     variant = "difference"
 
@@ -33,12 +33,13 @@ class Difference(ops.AttentionLayer):
     def attend(self, q, k, v, *, mask=None, key_mask=None, need_weights=False):
         if need_weights:
             raise Unsupported("difference returns no weights")
-        looks = zip(q.chunk(2, dim=-1), k.chunk(2, dim=-1), strict=True)
-        first, second = (ops.attend(*look, v, mask=mask, key_mask=key_mask, causal=self.causal) for look in looks)
+        rules = {"mask": mask, "key_mask": key_mask, "causal": self.causal}
+        halves = zip(q.chunk(2, dim=-1), k.chunk(2, dim=-1), strict=True)
+        first, second = (ops.attend(*half, v, **rules) for half in halves)
         return first - self.share * second
 
 
-tokens = "the cat sat because it was tired".split()
+tokens = words("the cat sat because it was tired")
 torch.manual_seed(0)
 layer = Difference(d_model=48, heads=2)
 x = 2.5 * embed(tokens, width=48)

@@ -26,8 +26,8 @@ before = np.diagonal(weights, offset=-1, axis1=2, axis2=3).mean(axis=-1)  # (lay
 first = weights[..., 1:, 0].mean(axis=-1)  # (layers, h)
 for name, share in (("the token before", before), ("the first token", first)):
     layer, head = np.unravel_index(share.argmax(), share.shape)
-    print(f"{name}: more than half of the weight in {(share > 0.5).sum()} of {share.size} heads, ", end="")
-    print(f"most in layer {layer}, head {head} ({share.max():.0%})")
+    print(f"{name}: most of the weight in {(share > 0.5).sum()} of {share.size} heads")
+    print(f"    {share.max():.0%} of it in layer {layer}, head {head}")
     assert share.max() > 0.5
 
 # %%

@@ -24,15 +24,18 @@ assert trace.proven
 # with its square.
 
 lengths = (32, 128, 512)
+work = []
+for length in lengths:
+    steps = viz.trace(layer, torch.randn(1, length, 64)).steps
+    work.append({step.name: step.flops for step in steps if step.flops})
+
+for name, power in {"qkv: Linear": 1, "weights · v": 2, "out: Linear": 1}.items():
+    assert [spent[name] / work[0][name] for spent in work] == [1, 4**power, 16**power]
+
 figure, axes = plt.subplots(1, 3, figsize=(7.6, 2.9), layout="constrained", sharey=True)
-for ax, length in zip(axes, lengths, strict=True):
-    steps = [step for step in viz.trace(layer, torch.randn(1, length, 64)).steps if step.flops]
-    ax.barh([step.name for step in steps], [step.flops / 1e6 for step in steps], color="#0072b2")
+for ax, length, spent in zip(axes, lengths, work, strict=True):
+    ax.barh(list(spent), [flops / 1e6 for flops in spent.values()], color="#0072b2")
     ax.set_title(f"{length} tokens", fontsize=10)
     ax.set_xlabel("million operations", fontsize=9)
     ax.spines[["top", "right"]].set_visible(False)
 axes[0].invert_yaxis()
-
-spent = [{step.name: step.flops for step in viz.trace(layer, torch.randn(1, n, 64)).steps} for n in lengths]
-assert [work["qkv: Linear"] / spent[0]["qkv: Linear"] for work in spent] == [1, 4, 16]
-assert [work["weights · v"] / spent[0]["weights · v"] for work in spent] == [1, 4**2, 16**2]

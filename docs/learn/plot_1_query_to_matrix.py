@@ -17,7 +17,9 @@ from matplotlib import pyplot as plt
 import attnzoo
 from attnzoo import ops, viz
 
+# sphinx_gallery_start_ignore
 BLUE, ORANGE, GREY = "#0072b2", "#d55e00", "#8a8a8a"
+# sphinx_gallery_end_ignore
 
 # %%
 # One query
@@ -27,8 +29,8 @@ BLUE, ORANGE, GREY = "#0072b2", "#d55e00", "#8a8a8a"
 # an animal, so its query points along the first channel.
 
 tokens = ["the", "cat", "chased", "its", "tail"]
-keys = torch.tensor([[0.1, 0.2], [2.0, 0.3], [-0.6, -0.5], [0.4, -0.3], [0.9, 1.7]])  # (s, d)
-values = torch.tensor([[0.0, 0.0], [3.0, 1.0], [-1.0, 2.0], [0.0, 1.0], [1.0, 3.0]])  # (s, d)
+keys = torch.tensor([[0.1, 0.2], [2, 0.3], [-0.6, -0.5], [0.4, -0.3], [0.9, 1.7]])
+values = torch.tensor([[0.0, 0], [3, 1], [-1, 2], [0, 1], [1, 3]])  # both (s, d)
 query = torch.tensor([2.0, -0.4])  # (d,), of the token "its"
 
 # %%
@@ -58,16 +60,16 @@ assert tokens[int(weights.argmax())] == "cat"
 # **Mix.** The answer is the mean of the values, weighted so. It therefore lies among the values, never outside of them.
 #
 # .. math:: \mathrm{out} = \sum_j w_j v_j
+#
+# The picture has all three steps. Left: the key that points most along the query, *cat*, gets the largest logit. Right:
+# each value pulls the answer with its weight (the area of its dot).
 
-answer = sum(weight * value for weight, value in zip(weights, values, strict=True))  # (d,)
+pairs = zip(weights, values, strict=True)
+answer = sum(weight * value for weight, value in pairs)  # (d,)
 print("answer:", [round(float(number), 3) for number in answer])
 
 assert (values.min(dim=0).values <= answer).all()
 assert (answer <= values.max(dim=0).values).all()
-
-# %%
-# The three steps as a picture. Left: the key that points most along the query, *cat*, gets the largest logit. Right:
-# each value pulls the answer with its weight (the area of its dot).
 
 # sphinx_gallery_start_ignore
 figure, (left, middle, right) = plt.subplots(1, 3, figsize=(7.6, 2.9), layout="constrained")
@@ -110,7 +112,7 @@ for ax in (left, middle, right):
 #
 # Row :math:`i` asks, column :math:`j` answers. The row of *its* is the very computation from above.
 
-queries = torch.tensor([[0.5, 0.5], [0.3, 1.8], [2.0, 1.2], [2.0, -0.4], [-0.5, 1.5]])  # (t, d)
+queries = torch.tensor([[0.5, 0.5], [0.3, 1.8], [2, 1.2], [2, -0.4], [-0.5, 1.5]])  # (t, d)
 logits_all = queries @ keys.T / 2**0.5  # (t, s)
 weights_all = logits_all.softmax(dim=-1)  # (t, s), each row sums to 1
 answers = weights_all @ values  # (t, d)
@@ -126,15 +128,17 @@ print("rows sum to:", [round(float(total), 6) for total in weights_all.sum(dim=-
 # of each row shares out the whole weight again. (How a mask is applied, and how it goes wrong, is on the
 # :doc:`next page <plot_2_scale_and_mask>`.)
 
-q, k, v = (matrix[None, None] for matrix in (queries, keys, values))  # attnzoo counts batch and heads: (1, 1, t, d)
+# attnzoo counts batch and heads, too: (b, h, t, d)
+q, k, v = (matrix[None, None] for matrix in (queries, keys, values))
 _, causal_weights = ops.attend(q, k, v, causal=True, need_weights=True)
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(7.6, 3.5), layout="constrained")
-viz.heatmap(weights_all, queries=tokens, name="every token sees every token", ax=left)
 visible = ops.causal(len(tokens), len(tokens))
-viz.heatmap(causal_weights, queries=tokens, visible=visible, name="no token sees a later one", ax=right)
+labels = {"queries": tokens, "keys": tokens}
+viz.heatmap(weights_all, **labels, name="all", ax=left)
+viz.heatmap(causal_weights, visible=visible, **labels, name="causal", ax=right)
 
-torch.testing.assert_close(ops.attend(q, k, v)[0, 0], answers)  # the library's own function agrees
+torch.testing.assert_close(ops.attend(q, k, v)[0, 0], answers)  # attnzoo agrees
 torch.testing.assert_close(causal_weights.sum(dim=-1), torch.ones(1, 1, 5))
 assert (causal_weights[0, 0][~visible] == 0).all()
 
@@ -152,7 +156,8 @@ x = torch.randn(1, 5, 16)  # (b, t, c)
 q, k, v = layer.project(x)  # each (b, 1, t, d)
 mixed = layer.attend(q, k, v)  # (b, 1, t, d)
 y = layer.merge(mixed)  # (b, t, c)
-print("x", tuple(x.shape), " q", tuple(q.shape), " mixed", tuple(mixed.shape), " y", tuple(y.shape))
+for name, made in {"x": x, "q": q, "mixed": mixed, "y": y}.items():
+    print(f"{name:6s}", tuple(made.shape))
 torch.testing.assert_close(layer(x), y)
 
 # %%

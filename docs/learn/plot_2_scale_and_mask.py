@@ -11,7 +11,9 @@ from matplotlib import pyplot as plt
 
 from attnzoo import ops, viz
 
+# sphinx_gallery_start_ignore
 BLUE, ORANGE = "#0072b2", "#d55e00"
+# sphinx_gallery_end_ignore
 
 # %%
 # The spread of a dot product
@@ -39,8 +41,8 @@ for row in lesson.rows:
 #
 # .. math:: J = \frac{\partial w}{\partial \ell} = \mathrm{diag}(w) - w w^\top
 #
-# and that is zero where :math:`w` is a single 1 among zeros. (:doc:`Page four <plot_4_backward>` derives it.) First the
-# formula, held against automatic differentiation:
+# and that is zero where :math:`w` is a single 1 among zeros. (:doc:`Page four <plot_4_backward_by_hand>` derives it.)
+# First the formula, held against automatic differentiation:
 
 
 def jacobian(logits):
@@ -69,13 +71,12 @@ for d in widths:
         norms[name].append(torch.linalg.matrix_norm(jacobian(logits)).median().item())
 
 print("     d    bare     scaled")
-for d, bare_norm, scaled_norm in zip(widths, norms["bare"], norms["scaled"], strict=True):
-    print(f"{d:6d}  {bare_norm:8.1e} {scaled_norm:8.1e}")
+for d, *found in zip(widths, norms["bare"], norms["scaled"], strict=True):
+    print(f"{d:6d}  {found[0]:8.1e} {found[1]:8.1e}")
 
 assert norms["bare"][-1] < 1e-4 * norms["bare"][0]
 assert max(norms["scaled"]) < 1.1 * min(norms["scaled"])
 
-# %%
 # sphinx_gallery_start_ignore
 figure, axes = plt.subplots(1, 3, figsize=(7.6, 2.9), layout="constrained")
 curves = [
@@ -110,9 +111,15 @@ axes[0].legend(frameon=False, fontsize=9)
 # One hidden logit below is very large. In a model that is a rare event, and in half precision a legal one: the type
 # reaches 65504.
 
-visible = ops.causal(4, 4) & torch.tensor([False, True, True, True])  # (t, s), True = may see
+real = torch.tensor([[False, True, True, True]])  # (b, s), False = padding
+visible = ops.causal(4, 4) & real[0]  # (t, s), True = may see
 logits = torch.tensor(
-    [[1.0, 0.3, -0.5, 0.2], [0.4, 1.1, 0.7, -0.3], [-0.2, 0.5, 0.9, 2e4], [0.6, -0.4, 0.8, 0.1]]
+    [
+        [1.0, 0.3, -0.5, 0.2],
+        [0.4, 1.1, 0.7, -0.3],
+        [-0.2, 0.5, 0.9, 2e4],
+        [0.6, -0.4, 0.8, 0.1],
+    ]
 )  # (t, s)
 print(visible.int())
 
@@ -123,8 +130,9 @@ print(visible.int())
 before = logits.masked_fill(~visible, float("-inf")).softmax(dim=-1)
 
 for i in range(1, 4):
-    torch.testing.assert_close(before[i, visible[i]], logits[i, visible[i]].softmax(dim=-1))
-    assert (before[i, ~visible[i]] == 0).all()
+    seen = visible[i]
+    torch.testing.assert_close(before[i, seen], logits[i, seen].softmax(dim=-1))
+    assert (before[i, ~seen] == 0).all()
 print("sums of rows 1 to 3:", before[1:].sum(dim=-1).tolist())
 assert before[0].isnan().all()  # the blind row: 0 / 0. We come back to it
 
@@ -149,7 +157,7 @@ assert (after[2] / after[2].sum()).isnan().all()
 finite = (logits.half() + (-1e4 * ~visible).half()).softmax(dim=-1)
 print("row 0:", finite[0].tolist(), "  row 2:", finite[2].tolist())
 
-assert finite[2].tolist() == [0, 0, 0, 1]  # query 2 reads nothing but the token that it must not see
+assert finite[2].tolist() == [0, 0, 0, 1]  # all on the one that it must not see
 assert finite[0].tolist() == [0.25] * 4
 
 # %%
@@ -158,30 +166,29 @@ assert finite[0].tolist() == [0.25] * 4
 
 lowest = torch.finfo(torch.float16).min
 twice = torch.full((4,), lowest, dtype=torch.float16) * 2
-print(lowest, "twice is", twice[0].item(), "and its softmax", twice.softmax(dim=-1)[0].item())
+print(lowest, "twice is", twice[0].item(), "- softmax:", twice.softmax(dim=-1).tolist())
 assert twice.softmax(dim=-1).isnan().all()
 
 # %%
 # **What should a blind row be?** It has nothing to report, so the only harmless answer is zero: zero weights and a zero
 # output. :func:`attnzoo.ops.attend` gives that. To hand it our logits, we take queries that are the logits, and keys
 # that are the unit vectors.
+#
+# The picture has all four ways. Grey is hidden, as it should be; an orange frame is weight on a key that may not be
+# seen, or no number at all. On the right stands the sum of each row, orange where it is not 1 (or 0, in the blind row).
 
 mixed, weights = ops.attend(
     logits[None, None],
     torch.eye(4)[None, None],
     torch.ones(1, 1, 4, 2),
     causal=True,
-    key_mask=torch.tensor([[False, True, True, True]]),
+    key_mask=real,
     scale=1.0,
     need_weights=True,
 )
 torch.testing.assert_close(weights[0, 0, 1:], before[1:])
 assert (weights[0, 0, 0] == 0).all()
 assert (mixed[0, 0, 0] == 0).all()
-
-# %%
-# All four beside each other. Grey is hidden, as it should be; an orange frame is weight on a key that may not be seen,
-# or no number at all. On the right stands the sum of each row, in orange where it is neither 1 nor, in the blind row, 0.
 
 
 # sphinx_gallery_start_ignore
@@ -234,12 +241,12 @@ q, k, v = (torch.randn(1, 1, 4, 8, requires_grad=True) for _ in range(3))
 
 def patched(q, k, v):
     """-inf added before, plain softmax, NaN replaced by zero after."""
-    logits = q @ k.mT / 8**0.5 + torch.zeros(4, 4).masked_fill(~visible, float("-inf"))
-    return logits.softmax(dim=-1).nan_to_num(0.0) @ v
+    mask = torch.zeros(4, 4).masked_fill(~visible, float("-inf"))
+    return (q @ k.mT / 8**0.5 + mask).softmax(dim=-1).nan_to_num(0.0) @ v
 
 
 patched_out = patched(q, k, v)
-right_out = ops.attend(q, k, v, causal=True, key_mask=torch.tensor([[False, True, True, True]]))
+right_out = ops.attend(q, k, v, causal=True, key_mask=real)
 torch.testing.assert_close(patched_out, right_out)
 
 patched_gradient = torch.autograd.grad(patched_out.sum(), k)[0]

@@ -7,6 +7,8 @@ Then the row is cut into heads. A wrong cut can have the right shape. It raises 
 model is just worse. Here is how to see it.
 """
 
+import textwrap
+
 import torch
 from einops import rearrange
 from matplotlib import pyplot as plt
@@ -20,12 +22,12 @@ from attnzoo import ops
 # -----------------------------------
 # Memory is one long line. A tensor is a view of it: a shape, and *strides* that say how many places to walk for one
 # step along each axis. So that we can follow every number, we fill a tensor with its own places. Three tokens, two
-# heads, two channels a head:
+# heads, two channels a head: the next token is four places on, the next channel one.
 
 t, h, d = 3, 2, 2
 x = torch.arange(t * h * d).reshape(1, t, h * d)  # (b, t, h * d)
 print(x[0])
-print("strides", x.stride(), "- the next token is", x.stride(1), "places on, the next channel", x.stride(2))
+print("strides", x.stride())
 
 # %%
 # The right cut
@@ -37,6 +39,7 @@ split = x.view(1, t, h, d).transpose(1, 2)  # (b, h, t, d)
 print(split[0])
 print("strides", split.stride(), " contiguous:", split.is_contiguous())
 
+assert x.stride()[1:] == (4, 1)
 assert split.data_ptr() == x.data_ptr()  # the same memory
 for token in range(t):
     for head in range(h):
@@ -56,6 +59,10 @@ assert torch.equal(ops.split_heads(x, h), split)
 # -------------
 # ``x.view(b, h, t, d)`` gives the same shape at once. But ``view`` keeps the order of the line and cuts it anew: the
 # first :math:`t \cdot d` numbers become head 0, whichever token they came from.
+#
+# In the picture, the colour of a number is its token, and what is written in it is its place in memory. In the right
+# cut each row of a head has one colour. In the wrong one, head 0 has rows from token 0 and 1, none from token 2, and
+# "row 1" of head 0 is what token 0 meant for head 1.
 
 wrong = x.view(1, h, t, d)
 assert wrong.shape == split.shape
@@ -67,16 +74,12 @@ def origin(place):
     return int(place) // (h * d), int(place) % (h * d) // d
 
 
-print("head, row: right cut            wrong cut")
+print("           right cut holds   wrong cut holds")
 for head in range(h):
     for row in range(t):
-        told = [[f"t{a} h{b}" for a, b in map(origin, cut[0, head, row])] for cut in (split, wrong)]
-        print(f"{head:4d}, {row:3d}: {told[0]}  {told[1]}")
-
-# %%
-# In the picture, the colour of a number is its token, and what is written in it is its place in memory. In the right
-# cut each row of a head has one colour. In the wrong one, head 0 has rows from token 0 and 1, none from token 2, and
-# "row 1" of head 0 is what token 0 meant for head 1.
+        (a, b), (c, e) = origin(split[0, head, row, 0]), origin(wrong[0, head, row, 0])
+        print(f"head {head} row {row}  token {a}, head {b}   token {c}, head {e}")
+        assert (a, b) == (row, head)
 
 # sphinx_gallery_start_ignore
 COLOURS = ["#f0e442", "#56b4e9", "#e69f00"]  # one a token, told apart by colour-blind eyes too
@@ -123,8 +126,8 @@ class WrongCut(ops.AttentionLayer):
         self.out = nn.Linear(d_model, d_model)
 
     def project(self, x, context=None, *, positions=None, offset=0):
-        b, t, _ = x.shape
-        return tuple(part.reshape(b, self.heads, t, self.head_dim) for part in self.qkv(x).chunk(3, dim=-1))
+        shape = (x.shape[0], self.heads, x.shape[1], self.head_dim)
+        return tuple(part.reshape(shape) for part in self.qkv(x).chunk(3, dim=-1))
 
 
 judged = attnzoo.Variant(
@@ -136,7 +139,7 @@ judged = attnzoo.Variant(
 )
 report = attnzoo.check(judged, only=["causality.no_future"])
 for result in report.results:
-    print(result.law, result.outcome, result.message)
+    print(textwrap.fill(f"{result.law}: {result.outcome} {result.message}", width=88))
 
 assert not report.passed
 assert attnzoo.check("mha", only=["causality.no_future"]).passed
@@ -184,17 +187,22 @@ print("not    :", unswapped[0].tolist())
 # GPT-NeoX, BLOOM        ``(h three d)``             heads first
 # =====================  ==========================  ==================
 #
-# Weights of one habit fit a layer of the other without any error.
+# Weights of one habit fit a layer of the other without any error. The picture shows the rows of both, for four heads.
 
 torch.manual_seed(0)
 heads, width = 4, 24
 layer = attnzoo.build("mha", d_model=width, heads=heads, bias=True)
 tokens = torch.randn(2, 7, width)
 
-theirs = {  # the same layer, as a checkpoint of the other habit would hold it
-    name: rearrange(weight, "(three h d) ... -> (h three d) ...", three=3, h=heads)
-    for name, weight in layer.qkv.state_dict().items()
-}
+
+def restacked(weights, pattern):
+    """Rows of a fused projection, in another order."""
+    return {name: rearrange(w, pattern, three=3, h=heads) for name, w in weights.items()}
+
+
+# The same layer, as a checkpoint of the other habit would hold it:
+theirs = restacked(layer.qkv.state_dict(), "(three h d) ... -> (h three d) ...")
+
 copied = attnzoo.build("mha", d_model=width, heads=heads, bias=True)
 copied.out.load_state_dict(layer.out.state_dict())
 copied.qkv.load_state_dict(theirs)  # no error: the shapes fit
@@ -202,15 +210,10 @@ off = (copied(tokens) - layer(tokens)).abs().max() / layer(tokens).abs().max()
 print(f"copied as they are: off by {off:.0%} of the largest output")
 assert off > 0.1
 
-ours = {
-    name: rearrange(weight, "(h three d) ... -> (three h d) ...", three=3, h=heads) for name, weight in theirs.items()
-}
+ours = restacked(theirs, "(h three d) ... -> (three h d) ...")
 copied.qkv.load_state_dict(ours)
 torch.testing.assert_close(copied(tokens), layer(tokens))
 print("reordered first   : equal")
-
-# %%
-# The rows of both, four heads, from top to bottom:
 
 # sphinx_gallery_start_ignore
 figure, axes = plt.subplots(2, 1, figsize=(7.6, 1.7), layout="constrained")
