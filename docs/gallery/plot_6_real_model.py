@@ -19,19 +19,15 @@ viz.heatmap(found)
 # %%
 # Patterns that catch the eye can be measured. A head that looks at the token *before* each token has its weight on the
 # line below the diagonal. Many heads put most of it on one token that says little, here the first one, ``[CLS]``: the
-# yellow columns.
+# yellow columns. Below, the head that looks back the most, with its tokens.
 
 weights = found.weights  # (layers, h, t, s)
 before = np.diagonal(weights, offset=-1, axis1=2, axis2=3).mean(axis=-1)  # (layers, h)
 first = weights[..., 1:, 0].mean(axis=-1)  # (layers, h)
-for name, share in (("the token before", before), ("the first token", first)):
-    layer, head = np.unravel_index(share.argmax(), share.shape)
+for name, share in (("the first token", first), ("the token before", before)):
+    layer, head = map(int, np.unravel_index(share.argmax(), share.shape))
     print(f"{name}: most of the weight in {(share > 0.5).sum()} of {share.size} heads")
     print(f"    {share.max():.0%} of it in layer {layer}, head {head}")
     assert share.max() > 0.5
 
-# %%
-# The head that looks one token back, with its tokens:
-
-layer, head = np.unravel_index(before.argmax(), before.shape)
-viz.heatmap(found, layer=int(layer), head=int(head))
+viz.heatmap(found, layer=layer, head=head)

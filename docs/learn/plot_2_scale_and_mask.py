@@ -159,14 +159,15 @@ print("row 0:", finite[0].tolist(), "  row 2:", finite[2].tolist())
 
 assert finite[2].tolist() == [0, 0, 0, 1]  # all on the one that it must not see
 assert finite[0].tolist() == [0.25] * 4
+assert torch.tensor([10003.0, 10008.0]).half().tolist() == [10000, 10008]  # 8 apart
 
 # %%
 # The most negative number of the type is no way out. Two such masks, say one for padding and one for causality, add up
-# to -inf, and the blind row is NaN again.
+# to :math:`-\infty`, and the blind row is NaN again.
 
 lowest = torch.finfo(torch.float16).min
 twice = torch.full((4,), lowest, dtype=torch.float16) * 2
-print(lowest, "twice is", twice[0].item(), "- softmax:", twice.softmax(dim=-1).tolist())
+print(lowest, "twice is", twice[0].item(), ", its softmax", twice.softmax(dim=-1).tolist())
 assert twice.softmax(dim=-1).isnan().all()
 
 # %%

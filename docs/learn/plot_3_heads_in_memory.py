@@ -139,7 +139,7 @@ judged = attnzoo.Variant(
 )
 report = attnzoo.check(judged, only=["causality.no_future"])
 for result in report.results:
-    print(textwrap.fill(f"{result.law}: {result.outcome} {result.message}", width=88))
+    print(textwrap.fill(f"{result.law} {result.outcome}. {result.message}", width=88))
 
 assert not report.passed
 assert attnzoo.check("mha", only=["causality.no_future"]).passed
@@ -155,7 +155,7 @@ mixed = split.contiguous()  # what a kernel returns: its own memory, (b, h, t, d
 try:
     mixed.transpose(1, 2).view(1, t, h * d)
 except RuntimeError as error:
-    print("view:", str(error).split(".")[0])
+    print(textwrap.fill(str(error), width=88))
 else:
     raise AssertionError("view should refuse")
 

@@ -5,7 +5,7 @@ r"""
 
 How do the weights :math:`W_q, W_k, W_v` learn from an error in the output? We walk one head of attention backwards, a
 line at a time, and check each line against brute force before we go on. All of it is NumPy in float64. The finished
-layer is :class:`attnzoo.oracle.SelfAttention`, about thirty lines of code.
+layer is :class:`attnzoo.oracle.SelfAttention`.
 """
 
 import numpy as np
@@ -197,7 +197,7 @@ assert losses == sorted(losses, reverse=True)
 
 
 def checked(B, T, C, hs, seed):
-    """Gradients of Wq, Wk, Wv, by hand and by differences.    returns: two of (3, C, hs)"""
+    """Gradients by hand, and by differences.    returns: two of (3, C, hs)"""
     np.random.seed(seed)
     X, G = np.random.randn(B, T, C), np.random.randn(B, T, hs)
     layer = SelfAttention(C, hs)
@@ -222,7 +222,7 @@ for name, runs in drawn.items():
     absolute = max(np.abs(by_hand - by_nudging).max() for by_hand, by_nudging in runs)
     overall = max(relative_to_largest(*run) for run in runs)
     print(f"B, T, C, hs = {name}")
-    print(f"  an entry is off by more than 1e-5 of itself in {above[name]} of {len(runs)} draws")
+    print(f"  an entry off by more than 1e-5 of itself: in {above[name]} of {len(runs)} draws")
     print(f"  worst error {absolute:.0e}, and relative to the largest entry {overall:.0e}")
     assert absolute < 1e-9
     assert overall < 1e-7

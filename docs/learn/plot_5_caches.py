@@ -79,7 +79,7 @@ assert (backwards - whole).abs().max() > 0.01
 # %%
 # Work: quadratic or linear
 # -------------------------
-# What does the next token cost, when there are already :math:`t` of them? We count floating point operations, which
+# What does a token cost that is the :math:`t`-th of its sequence? We count floating point operations, which
 # depend on no clock: 2 for each multiply-add of a matrix product. The layer computes plainly (``backend="eager"``), and
 # on torch's *meta* device, where tensors have shapes but no numbers.
 #
