@@ -222,8 +222,8 @@ for name, runs in drawn.items():
     absolute = max(np.abs(by_hand - by_nudging).max() for by_hand, by_nudging in runs)
     overall = max(relative_to_largest(*run) for run in runs)
     print(f"B, T, C, hs = {name}")
-    print(f"  an entry off by more than 1e-5 of itself: in {above[name]} of {len(runs)} draws")
-    print(f"  worst error {absolute:.0e}, and relative to the largest entry {overall:.0e}")
+    print(f"  draws with an entry off by more than 1e-5: {above[name]} of {len(runs)}")
+    print(f"  worst error {absolute:.0e}, relative to the largest entry {overall:.0e}")
     assert absolute < 1e-9
     assert overall < 1e-7
 
