@@ -6,9 +6,9 @@ What docs/tutorial.md is made of, each in a fence of its own:
     {code-block} diff                changes of a file, "…" between two: "-" lines go, "+" lines come, the others stay
     {code-block} console             commands, each after "$ ", and what they print
 
-A caption that ends in ", continued" puts the block at the end of its file. In an output, a line "…" stands for lines
-that are left out; numbers with a decimal point are measured and not compared, nor are line numbers; long lines are
-folded.
+A caption that ends in ", continued" puts the block at the end of its file, after a blank line, or two before a function
+or class of the module. In an output, a line "…" stands for lines that are left out; numbers with a decimal point are
+measured and not compared, nor are line numbers; long lines are folded.
 
 Nobody types the outputs: when they change, this writes them into the page.
 
@@ -35,7 +35,7 @@ PAGE = ROOT / "docs/tutorial.md"
 HELLO = ROOT / "docs/examples/attnzoo-hello"
 
 FENCE = re.compile(r"^(?P<fence>`{3,})(?P<kind>.*)\n(?P<body>(?:.*\n)*?)(?P=fence)$", re.MULTILINE)
-CAPTION = re.compile(r":caption: (?P<path>\S+?)(?P<more>, continued)?\n\n")
+CAPTION = re.compile(r":caption: `(?P<path>\S+)`(?P<more>, continued)?\n\n")
 COMMAND = re.compile(r"^\$ (?P<line>.*)\n(?P<shown>(?:(?!\$ ).*\n)*)", re.MULTILINE)
 MEASURED = re.compile(r"\d+\.\d+(e[+-]\d+)?|\d+e[+-]\d+|line \d+")
 
@@ -54,8 +54,11 @@ class Write:
     def do(self, folder: Path) -> None:
         place = folder / self.path
         place.parent.mkdir(parents=True, exist_ok=True)
-        with place.open("a" if self.more else "w", encoding="utf-8") as file:
-            file.write(self.text)
+        before = ""
+        if self.more:
+            blank = "\n\n" if self.text.startswith(("def ", "class ", "@")) else "\n"
+            before = place.read_text(encoding="utf-8") + blank
+        place.write_text(before + self.text, encoding="utf-8")
 
 
 @dataclass(frozen=True)
