@@ -24,6 +24,8 @@ for ax, (name, scale) in zip(axes, scales.items(), strict=True):
     top = weights.amax(dim=-1).mean()
     ax.set_title(f"scale = {name}\nlargest weight {top:.2f} (mean)", fontsize=9)
     ax.set(xlabel="key", ylabel="query")
+    ax.xaxis.tick_top()
+    ax.xaxis.set_label_position("top")
 figure.colorbar(image, ax=axes, label="weight", fraction=0.02)
 
 # %%
