@@ -70,7 +70,7 @@ def fresh() -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_cell_gives_what_is_stored(fresh: dict[str, Any], stored: dict[str, Any], name: str) -> None:
-    assert shown(fresh[name]) == shown(stored[name]), f"if that is right: python {__file__}"
+    assert shown(fresh[name]) == shown(stored[name]), f"if that is right: python {Path(__file__).relative_to(ROOT)}"
 
 
 def test_it_is_stored_as_one_run_from_top_to_bottom(stored: dict[str, Any]) -> None:

@@ -233,7 +233,8 @@ def walked(tmp_path_factory: pytest.TempPathFactory) -> Walked:
 @pytest.mark.parametrize("number", range(len(COMMANDS)), ids=[f"{i}-{c.line}" for i, c in enumerate(COMMANDS)])
 def test_a_command_prints_what_the_page_shows(walked: Walked, number: int) -> None:
     shown, told = COMMANDS[number].shown, walked.told[number]
-    assert alike(shown, told), f"the page shows\n{shown}\nand it prints\n{told}\nif that is right: python {__file__}"
+    again = f"if that is right: python {Path(__file__).relative_to(ROOT)}"
+    assert alike(shown, told), f"the page shows\n{shown}\nand it prints\n{shorten(told, shown)}\n{again}"
 
 
 def test_the_page_ends_in_the_example(walked: Walked) -> None:
