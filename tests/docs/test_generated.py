@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from torch import Tensor, nn
 
 import attnzoo
 import zoodocs
@@ -16,6 +17,7 @@ from attnzoo.checks import LAWS, Law
 from attnzoo.checks.clauses import CLAUSES
 from attnzoo.checks.faults import FAULTS
 from attnzoo.cli import app, report
+from attnzoo.errors import Unsupported
 from zoodocs import variants
 from zoodocs.docstrings import prose
 from zoodocs.pages import Page, sweep, write
@@ -110,6 +112,33 @@ def test_a_new_variant_is_told_too(rounded: Page) -> None:
     assert "## What differs elsewhere\n\n- the paper rounds nothing.\n" in rounded.text
     assert "softmax: weights" in rounded.text  # the trace
     assert len(rounded.pictures) == 3
+
+
+class Silent(nn.Module):
+    """A layer that hands out no weights and shows no stages."""
+
+    def __init__(self, d_model: int = 8) -> None:
+        super().__init__()
+        self.out = nn.Linear(d_model, d_model)
+
+    def forward(self, x: Tensor, *, need_weights: bool = False) -> Tensor:
+        if need_weights:
+            raise Unsupported("silent: it has no weights; leave need_weights out")
+        y: Tensor = self.out(x)
+        return y
+
+
+def test_a_layer_that_cannot_be_drawn_says_so_and_still_has_an_emblem() -> None:
+    traits = attnzoo.Traits(weights=False, mask=False, key_mask=False, causal="never")
+    silent = attnzoo.Variant(
+        name="silent", build=lambda **o: Silent(**o), summary="Silent.", traits=traits, cases=[{"d_model": 8}]
+    )
+    with attnzoo.temporary(silent):
+        page = variants.page("silent")
+    assert "There is no picture of its weights: Silent shows no stages" in page.text
+    assert "```{image}" not in page.text
+    assert set(page.pictures) == {"silent"}
+    assert "It takes any keyword; these are the ones that its cases use.\n\n| option" in page.text
 
 
 def test_where_nothing_differs_the_page_does_not_speak_of_it(pages: dict[str, Page]) -> None:

@@ -39,13 +39,14 @@ def draw(given: Sample, name: str) -> dict[str, Figure]:
     return {f"{name}-mask": viz.mask(maps), f"{name}-weights": viz.heatmap(maps), name: emblem(maps)}
 
 
-def emblem(maps: viz.Maps) -> Figure:
-    """The first head alone: no axes, no words, and nothing at all where a key may not be seen."""
+def emblem(maps: viz.Maps | None) -> Figure:
+    """The first head alone: no axes, no words, and nothing at all where a key may not be seen, or nothing is known."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(1.6, 1.6), facecolor="none")
     ax = figure.add_axes((0, 0, 1, 1))
     ax.set_axis_off()
-    visible, weights = maps.visible[0, 0], maps.weights[0, 0]
-    ax.imshow(abs(weights) ** 0.5, cmap="viridis", alpha=visible.astype(float), interpolation="nearest")
+    if maps is not None:
+        visible, weights = maps.visible[0, 0], maps.weights[0, 0]
+        ax.imshow(abs(weights) ** 0.5, cmap="viridis", alpha=visible.astype(float), interpolation="nearest")
     return figure

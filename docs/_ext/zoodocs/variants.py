@@ -21,7 +21,7 @@ from attnzoo.registry import zoo
 from attnzoo.variant import Traits, Variant
 from zoodocs.docstrings import blocks, entries
 from zoodocs.pages import Page, render
-from zoodocs.pictures import Sample, draw, sample
+from zoodocs.pictures import Sample, draw, emblem, sample
 from zoodocs.source import code_of, docstrings, methods, paragraphs
 
 T = TypeVar("T")
@@ -105,7 +105,7 @@ def page(name: str) -> Page:
         shape=tuple(given.x.shape),
         lead=lead,
         formula=formula,
-        about=inspect.getdoc(cls) or "",
+        about=[block for block in blocks(cls.__doc__ or "") if not block.startswith("Differs: ")],
         cls=cls,
         factory=factory_code(variant),
         code=methods(cls),
@@ -122,7 +122,7 @@ def page(name: str) -> Page:
         differs=paragraphs(file, "Differs: "),
         papers=papers(variant, file),
     )
-    return Page(text, drawn or {})
+    return Page(text, drawn or {name: emblem(None)})
 
 
 def shapes(given: Sample, name: str) -> str:
