@@ -59,9 +59,10 @@ def test_every_install_is_pinned() -> None:
 
 def test_the_install_lines_are_each_enough_on_a_bare_machine() -> None:
     lines = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("python3 -m venv ")]
-    check, tests = lines
+    check, tests, docs = lines
     assert check.endswith("attnzoo check --all")
     assert tests.endswith("/bin/pytest")
+    assert docs.endswith("/bin/sphinx-build -W -b html docs docs/_build/html")
 
 
 def test_the_table_lists_what_is_installed() -> None:
