@@ -9,8 +9,9 @@ from typing import Annotated
 import typer
 
 import attnzoo
-from attnzoo.cli import check, describe, doctor, heatmap, new, report, selftest, trace
+from attnzoo.cli import check, describe, doctor, explain, heatmap, new, report, selftest, trace
 from attnzoo.cli import list as listing
+from attnzoo.cli.given import BUILD_OPTIONS
 from attnzoo.errors import AttnZooError
 
 app = typer.Typer(
@@ -23,8 +24,9 @@ app = typer.Typer(
 app.command("list", epilog="Example: attnzoo list --json")(listing.list_)
 app.command("describe", epilog="Example: attnzoo describe gqa")(describe.describe)
 app.command("check", epilog="Example: attnzoo check gqa --only 'causality.*'")(check.check)
-app.command("trace", epilog=trace.EXAMPLE, context_settings=trace.BUILD_OPTIONS)(trace.trace)
-app.command("heatmap", epilog=heatmap.EXAMPLE, context_settings=trace.BUILD_OPTIONS)(heatmap.heatmap)
+app.command("trace", epilog=trace.EXAMPLE, context_settings=BUILD_OPTIONS)(trace.trace)
+app.command("heatmap", epilog=heatmap.EXAMPLE, context_settings=BUILD_OPTIONS)(heatmap.heatmap)
+app.command("explain", epilog=explain.EXAMPLE, context_settings=BUILD_OPTIONS)(explain.explain)
 app.command("selftest", epilog="Example: attnzoo selftest --depth full --table kill-table.md")(selftest.selftest_)
 app.command("new", epilog=new.EXAMPLE)(new.new)
 app.add_typer(report.app, name="report")

@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from attnzoo import viz
+from attnzoo.cli.given import build, tokens_in
 from attnzoo.cli.screen import quiet_zoo
-from attnzoo.cli.trace import build, tokens_in
 from attnzoo.errors import ConfigError, did_you_mean
 from attnzoo.interop import models
 from attnzoo.registry import Registry

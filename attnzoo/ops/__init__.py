@@ -4,6 +4,7 @@ from attnzoo.ops.attend import BACKENDS, attend, check_softcap
 from attnzoo.ops.biases import Alibi, alibi_slopes
 from attnzoo.ops.cache import KVCache, WindowCache
 from attnzoo.ops.embedding import TokenEmbedding
+from attnzoo.ops.explain import Explanation, explain
 from attnzoo.ops.heads import merge_heads, project_qkv, project_turned_qkv, share_kv, split_heads
 from attnzoo.ops.layer import AttentionLayer
 from attnzoo.ops.masks import hide
@@ -14,6 +15,7 @@ __all__ = [
     "BACKENDS",
     "Alibi",
     "AttentionLayer",
+    "Explanation",
     "KVCache",
     "Rotary",
     "Rule",
@@ -26,6 +28,7 @@ __all__ = [
     "check_window",
     "chunk",
     "document",
+    "explain",
     "hide",
     "key_mask",
     "merge_heads",

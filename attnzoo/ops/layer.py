@@ -13,6 +13,7 @@ from attnzoo.errors import ConfigError, InputError, Unsupported
 from attnzoo.ops import masks
 from attnzoo.ops.attend import attend, check_backend, check_dropout, terms_of, why_not
 from attnzoo.ops.cache import KVCache
+from attnzoo.ops.explain import Explanation, explain
 from attnzoo.ops.heads import check_groups, head_width, merge_heads
 
 Cache = TypeVar("Cache", bound=KVCache)
@@ -156,24 +157,30 @@ class AttentionLayer(nn.Module):
 
         q: (b, h, t, d)    k, v: (b, g, s, d)    returns: (b, h, t, d), with `need_weights` also (b, h, t, s)
         """
-        return attend(
-            q,
-            k,
-            v,
-            mask=mask,
-            key_mask=key_mask,
-            causal=self.causal,
-            document=document,
-            scale=self.scale,
-            dropout=self.dropout if self.training else 0.0,
-            need_weights=need_weights,
-            backend=self.backend,
-            **self.terms(),
-        )
+        asked: dict[str, Any] = dict(mask=mask, key_mask=key_mask, document=document, need_weights=need_weights)
+        return attend(q, k, v, **asked, backend=self.backend, **self._own_terms())
 
     def terms(self) -> dict[str, Any]:
         """What the formula has more than the plain one, in the words of `ops.attend`: window, softcap, bias, sinks."""
         return {}
+
+    def _own_terms(self) -> dict[str, Any]:
+        dropout = self.dropout if self.training else 0.0
+        return dict(causal=self.causal, scale=self.scale, dropout=dropout, **self.terms())
+
+    def explain(self, x: Tensor, *, past: int = 0, need_weights: bool = False, **asked: Any) -> Explanation:
+        """Which kernel serves the call `layer(x)`, and what it costs; see `ops.explain`.
+
+        x: (b, t, c)    past: how many of the tokens are cached ones, so that only the later ones ask
+        asked: `mask`, `key_mask` or `document` of the call
+
+        Raises `Unsupported` for a layer that attends in its own way.
+        """
+        if type(self).attend is not AttentionLayer.attend:
+            raise Unsupported(f"{self.variant}: cannot be explained, for it attends in its own way, not by ops.attend")
+        q, k, v = self.project(x)
+        asked |= dict(backend=self.backend, need_weights=need_weights, **self._own_terms())
+        return explain(q[:, :, past:], k, v, **asked)
 
     def merge(self, mixed: Tensor) -> Tensor:
         """mixed: (b, h, t, d)    returns: (b, t, c)"""
@@ -263,8 +270,7 @@ class AttentionLayer(nn.Module):
         s = held + t if context is None else context.shape[1]
         alike = x.new_empty(()).requires_grad_(torch.is_grad_enabled() and self._learns(x))
         q, k = alike.expand(b, self.heads, t, self.head_dim), alike.expand(b, self.kv_heads, s, self.head_dim)
-        asked = dict(mask=mask, key_mask=key_mask, causal=self.causal, document=document, **self.terms())
-        terms = terms_of(q, k, k, dropout=self.dropout if self.training else 0.0, **asked)
+        terms = terms_of(q, k, k, mask=mask, key_mask=key_mask, document=document, **self._own_terms())
         reason = why_not(self.backend, q, k, terms, need_weights)
         if reason is not None:
             raise Unsupported(
