@@ -68,12 +68,15 @@ def run(q: Tensor, k: Tensor, v: Tensor, terms: Terms) -> Tensor:
 
 
 def blocks(q: Tensor, k: Tensor, v: Tensor, terms: Terms) -> Tensor:
-    """Each block of queries with the keys around it, all blocks in one call, as if they were samples.
+    """Each block of queries with the keys around it, all blocks in one call: blocks stand as samples, samples as heads.
 
     With `behind` tokens to look back and `ahead` to look forward, a block of n queries reads behind + n + ahead keys,
-    all of which there are; the last block is filled up, and what it says beyond the last query dropped.
+    all of which there are. Blocks overlap in memory, so that no key is copied. The last one is filled up, and what it
+    says beyond the last query is dropped.
     """
     b, t = q.shape[0], q.shape[2]
+    if terms.key_mask is not None and b > 1:  # a mask per sample
+        return torch.cat([blocks(q[i : i + 1], k[i : i + 1], v[i : i + 1], terms.row(i)) for i in range(b)])
     rule = terms.rule
     assert rule is not None
     n = block_size(rule.behind + rule.ahead + 1)
@@ -87,26 +90,18 @@ def blocks(q: Tensor, k: Tensor, v: Tensor, terms: Terms) -> Tensor:
     if terms.key_mask is not None:
         real = terms.key_mask[:, near]
         k, v = hide(k, real[:, None, None]), hide(v, real[:, None, None])
-        visible = visible & _overlapping(real, more, reach, n)[:, :, None, None]  # (b, count, 1, n, reach)
-        visible = visible.flatten(0, 1)
-    queries = F.pad(q, (0, 0, 0, more)) if more else q
-    queries = queries.unflatten(2, (count, n)).transpose(1, 2).flatten(0, 1)  # (b * count, h, n, d)
-    keys, values = (
-        _overlapping(x.transpose(2, 3), more, reach, n).permute(0, 3, 1, 4, 2).flatten(0, 1) for x in (k, v)
-    )  # (b * count, g, reach, d)
+        visible = visible & F.pad(real, (0, more)).unfold(1, reach, n).transpose(0, 1)[:, None]
+    queries, keys, values = (F.pad(x, (0, 0, 0, more)).contiguous().flatten(0, 1) for x in (q, k, v))
+    queries = queries.unflatten(1, (count, n)).transpose(0, 1)  # (count, b * h, n, d)
+    keys, values = (x.unfold(1, reach, n).permute(1, 0, 3, 2) for x in (keys, values))  # (count, b * g, reach, d)
     width, scale = values.shape[-1], terms.scale
     if terms.sinks is not None:
-        queries, keys, values, scale = sdpa.with_sink(queries, keys, values, terms.sinks, scale)
+        queries, keys, values, scale = sdpa.with_sink(queries, keys, values, terms.sinks.repeat(b), scale)
         visible = F.pad(visible, (1, 0), value=True)
     mixed = sdpa.fused(queries, keys, values, visible=visible, triangle=False, scale=scale, dropout=terms.dropout)
-    return mixed[..., :width].unflatten(0, (b, count)).transpose(1, 2).flatten(2, 3)[:, :, :t]
-
-
-def _overlapping(x: Tensor, more: int, reach: int, n: int) -> Tensor:
-    """Filled up by `more` tokens, and cut into pieces of `reach` tokens, one every n. (.., s) -> (.., count, reach)"""
-    return (F.pad(x, (0, more)) if more else x).unfold(-1, reach, n)
+    return mixed[..., :width].transpose(0, 1).unflatten(0, (b, -1)).flatten(2, 3)[:, :, :t]
 
 
 def block_size(width: int) -> int:
-    """How many queries make a block, for windows of so many keys: a quarter of the keys, since the rest is overlap."""
-    return min(256, max(64, 2 ** ((width // 4).bit_length() - 1) if width >= 8 else 0))
+    """How many queries make a block, for windows of so many keys: an eighth, since the rest of its reach is overlap."""
+    return min(256, max(32, 2 ** (width // 8).bit_length() // 2))

@@ -51,31 +51,28 @@ def fused(
 
     visible: boolean, broadcastable to (b, h, t, s)    triangle: causal from the first token on, for as many keys
     """
-    (b, h, t, d), g = q.shape, k.shape[1]
+    (b, h, t, d), g, e = q.shape, k.shape[1], v.shape[-1]
+    # Torch's kernels want one width, and channels side by side in memory; otherwise a matrix of t by s is made.
+    if d != e:
+        q, k, v = (F.pad(x, (0, max(d, e) - x.shape[-1])) for x in (q, k, v))
+    q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
     if scale <= 0:  # torch's causal CPU kernel scales after it masks: -inf times 0 or less is no longer -inf
         q, scale = (q * 0.0, 1.0) if scale == 0 else (-q, -scale)
     alike = visible is None or (visible.dim() == 4 and visible.shape[1:3] == (1, 1))  # for every query
     if h != g and not triangle and alike:
         # Every query of a group reads the same keys: as more queries of one head, they read them once.
-        mixed = F.scaled_dot_product_attention(
-            q.reshape(b, g, h // g * t, d), k, v, attn_mask=visible, scale=scale, dropout_p=dropout
-        )
-        return mixed.reshape(b, h, t, v.shape[-1])
+        queries = q.reshape(b, g, h // g * t, q.shape[-1])
+        mixed = F.scaled_dot_product_attention(queries, k, v, attn_mask=visible, scale=scale, dropout_p=dropout)
+        return mixed.reshape(b, h, t, v.shape[-1])[..., :e]
     if h != g and q.is_cuda and (visible is not None or q.dtype == torch.float32):
         k, v = (
             share_kv(k, h),
             share_kv(v, h),
         )  # CUDA's kernels that take these take no groups; torch's fallback is t * s
+    groups = q.shape[1] != k.shape[1]
     return F.scaled_dot_product_attention(
-        q,
-        k,
-        v,
-        attn_mask=visible,
-        is_causal=triangle,
-        scale=scale,
-        dropout_p=dropout,
-        enable_gqa=q.shape[1] != k.shape[1],
-    )
+        q, k, v, attn_mask=visible, is_causal=triangle, scale=scale, dropout_p=dropout, enable_gqa=groups
+    )[..., :e]
 
 
 def with_sink(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor, float]:
