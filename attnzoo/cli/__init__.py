@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 import attnzoo
-from attnzoo.cli import check, describe, doctor, heatmap, new, report, selftest, trace
+from attnzoo.cli import bench, check, describe, doctor, heatmap, new, report, selftest, trace
 from attnzoo.cli import list as listing
 from attnzoo.errors import AttnZooError
 
@@ -25,6 +25,7 @@ app.command("describe", epilog="Example: attnzoo describe gqa")(describe.describ
 app.command("check", epilog="Example: attnzoo check gqa --only 'causality.*'")(check.check)
 app.command("trace", epilog=trace.EXAMPLE, context_settings=trace.BUILD_OPTIONS)(trace.trace)
 app.command("heatmap", epilog=heatmap.EXAMPLE, context_settings=trace.BUILD_OPTIONS)(heatmap.heatmap)
+app.command("bench", epilog=bench.EXAMPLE)(bench.bench)
 app.command("selftest", epilog="Example: attnzoo selftest --depth full --table kill-table.md")(selftest.selftest_)
 app.command("new", epilog=new.EXAMPLE)(new.new)
 app.add_typer(report.app, name="report")
