@@ -33,7 +33,7 @@ def in_turn(
     rounds = min(max(rounds, least), most)
     found: dict[str, list[float]] = {name: [] for name in calls}
     names = list(calls)
-    swept = gc.isenabled()
+    sweeps = gc.isenabled()
     gc.disable()
     try:
         for turn in range(rounds):
@@ -41,9 +41,8 @@ def in_turn(
             for name in names[first:] + names[:first]:
                 tell(turn, rounds, name)
                 found[name].append(sample(calls[name], repeats[name], clock))
-            gc.collect()
     finally:
-        if swept:
+        if sweeps:
             gc.enable()
     return found
 

@@ -81,7 +81,7 @@ X_TRANSFORMERS = Contender("x-transformers", "peer", peers.x_transformers)
 TORCHTUNE = Contender("torchtune", "peer", peers.torchtune)
 
 
-def works(make: Make) -> list[Work]:
+def all_works(make: Make) -> list[Work]:
     """All of them. make: builds attnzoo's layers by name, as `attnzoo.build` does."""
 
     def variant(name: str, backend: str = "") -> Contender:

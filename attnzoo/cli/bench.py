@@ -20,7 +20,7 @@ from attnzoo.bench.counts import Count, count_all
 from attnzoo.bench.page import page as page_of
 from attnzoo.bench.results import Result
 from attnzoo.bench.runner import check_place, chosen, machine, run, threads
-from attnzoo.bench.works import Work, works
+from attnzoo.bench.works import Work, all_works
 from attnzoo.cli.screen import print_json, print_table, quiet_zoo
 from attnzoo.errors import ConfigError
 
@@ -66,25 +66,24 @@ def bench(
         refuse_with_counts(only=only, quick=quick, plot=plot, dtype=dtype != "float32", device=device != "cpu")
     if page is not None:
         check_page(page)
-        plot = plot or (None if counts else page.with_suffix(".svg"))
     if plot is not None:
         picture.check_file(plot, "--plot")
-    with quiet_zoo() as zoo, threads(threads_), bar() as tell:
-        facts = machine(device, dtype)
-        todo = [] if counts else chosen(works(zoo.build), only or [])
-        if plot is not None and page is None and not any(len(work.ts) >= timing.SLOPE_OVER for work in todo):
-            several = [work.id for work in works(zoo.build) if len(work.ts) >= timing.SLOPE_OVER]
-            raise ConfigError(f"--plot has no work with several t to draw; take in {' or '.join(several)}")
-        results = time_all(todo, quick, dtype, device, tell)
-        every = counts or not (only or quick)
-        counted = count_all(zoo.build, lambda done, total, what: tell(done / total, what)) if every else []
-    drawn = plot is not None and any(result.lines for result in results)
-    if plot is not None and drawn:
-        picture.draw_lines(results, plot)
+    with quiet_zoo() as zoo:
+        todo = [] if counts else chosen(all_works(zoo.build), only or [])
+        if plot is not None:
+            check_lines(todo, all_works(zoo.build))
+        with threads(threads_), bar() as tell:
+            facts = machine(device, dtype)
+            results = time_all(todo, quick, dtype, device, tell)
+            every = counts or not (only or quick)
+            counted = count_all(zoo.build, lambda done, total, what: tell(done / total, what)) if every else []
     if page is not None:
         command = told_command(only or [], counts, quick, threads_, dtype, device, page)
-        beside = os.path.relpath(plot, page.parent) if plot is not None and drawn else ""
-        save(page, page_of(command, facts, results, counted, beside))
+        plot = plot or page.with_suffix(".svg")
+        drawn = os.path.relpath(plot, page.parent) if any(result.lines for result in results) else ""
+        save(page, page_of(command, facts, results, counted, drawn))
+    if plot is not None and any(result.lines for result in results):
+        picture.draw_lines(results, plot)
     if json:
         print_json(timing.document(facts, results, [one.to_dict() for one in counted]))
     else:
@@ -105,6 +104,14 @@ def check_page(page: Path) -> None:
         raise ConfigError(f"--page {page}: the ending must be .md")
     if not page.parent.is_dir():
         raise ConfigError(f"--page {page}: there is no folder {page.parent}")
+    picture.check_file(page.with_suffix(".svg"), "--page's picture")
+
+
+def check_lines(todo: Sequence[Work], works: Sequence[Work]) -> None:
+    """Raises `ConfigError` where a picture would hold no line."""
+    growing = [work.id for work in works if len(work.ts) >= timing.SLOPE_OVER]
+    if not any(work.id in growing for work in todo):
+        raise ConfigError(f"--plot has no work with several t to draw; take in {' or '.join(growing)}")
 
 
 def time_all(
