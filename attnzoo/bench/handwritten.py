@@ -177,7 +177,7 @@ def capped_flex(problem: Problem, given: Given) -> Attend:
     def capped(logit: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return cap * torch.tanh(logit / cap)
 
-    mask = create_block_mask(earlier, None, None, problem.t, problem.t, device=given.x.device.type)
+    mask = create_block_mask(earlier, None, None, problem.t, problem.t, device=str(given.x.device))
     compiled: Any = torch.compile(flex_attention)
     return lambda q, k, v: compiled(q, k, v, score_mod=capped, block_mask=mask, enable_gqa=problem.group > 1)
 

@@ -33,10 +33,10 @@ def page(
 ) -> str:
     """command: what made it    picture: the file beside the page"""
     facts = ", ".join(f"{name} {value}" for name, value in machine.items() if value is not None)
-    parts = ["# How fast", f"Made by `{command}`, on a machine with: {facts}.", HOW]
+    parts = ["# How fast", f"Made by `{command}`.", f"The machine: {facts}.", HOW]
     judged = [(result, verdict) for result in results for verdict in result.verdicts]
     if judged:
-        parts += ["## Targets", markdown(["work", "attnzoo takes", "measured", ""], map(target_row, judged))]
+        parts += ["## Targets", markdown(["work", "attnzoo has to be", "measured", ""], map(target_row, judged))]
     for result in results:
         parts += [f"## {result.title}", f"`{result.id}`: {result.problem}.", markdown(*timing.table(result))]
         parts += [f"{note}." for note in result.notes]

@@ -32,7 +32,7 @@ def run(
     *,
     dtype: str = "float32",
     device: str = "cpu",
-    seconds: float = 15.0,
+    seconds: float = 12.0,
     least: int = 5,
     tell: Tell = lambda share, what: None,
 ) -> list[Result]:

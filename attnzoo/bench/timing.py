@@ -16,7 +16,7 @@ def in_turn(
     *,
     seconds: float,
     least: int = 5,
-    most: int = 99,
+    most: int = 300,
     clock: Callable[[], float] = time.perf_counter,
     tell: Callable[[int, int, str], None] = lambda turn, rounds, name: None,
 ) -> dict[str, list[float]]:

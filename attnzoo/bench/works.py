@@ -26,7 +26,10 @@ class Target:
     times: float = 1
 
     def __str__(self) -> str:
-        who = f"{self.against} at {self.times:g} t" if self.times != 1 else self.against
+        who = "the best by hand" if self.against == "by hand" else self.against
+        who += f" at {self.times:g} t" if self.times != 1 else ""
+        if self.at_most == 1:
+            return f"no slower than {who}"
         if self.at_most < 1:
             return f"at least {1 / self.at_most:g} times as fast as {who}"
         return f"at most {self.at_most:g} times {who}"

@@ -117,9 +117,9 @@ def check_lines(todo: Sequence[Work], works: Sequence[Work]) -> None:
 def time_all(
     todo: Sequence[Work], quick: bool, dtype: str, device: str, tell: Callable[[float, str], None]
 ) -> list[Result]:
-    """Full sizes, or a quarter of the tokens and a second for each work."""
+    """Full sizes, or a quarter of the tokens and half a second for each work."""
     if quick:
-        return run([work.quick() for work in todo], dtype=dtype, device=device, seconds=1.0, least=3, tell=tell)
+        return run([work.quick() for work in todo], dtype=dtype, device=device, seconds=0.5, least=3, tell=tell)
     return run(todo, dtype=dtype, device=device, tell=tell)
 
 

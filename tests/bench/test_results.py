@@ -29,9 +29,9 @@ def test_ours_is_judged_against_the_best_by_hand(result: Result) -> None:
 
 def test_a_verdict_in_words(result: Result) -> None:
     assert [str(verdict) for verdict in result.verdicts] == [
-        "at most 1.6 times by hand: met, with 1.50 times",
+        "at most 1.6 times the best by hand: met, with 1.50 times",
         "at least 5 times as fast as dense: missed, with 4.00 times as fast",
-        "at most 1 times peer: not measured",
+        "no slower than peer: not measured",
         "at most 2.2 times attnzoo x at 0.5 t: met, with 2.00 times",
     ]
     assert Verdict(Target(1.0), 1.0).met
@@ -74,16 +74,16 @@ def test_a_document_for_programs(result: Result) -> None:
     assert work["rows"][0]["times_best_by_hand"] == pytest.approx(1.5)
     assert work["rows"][4]["median"] is None
     assert [verdict["met"] for verdict in work["verdicts"]] == [True, False, None, True]
-    assert work["verdicts"][0]["words"] == "at most 1.6 times by hand"
+    assert work["verdicts"][0]["words"] == "at most 1.6 times the best by hand"
 
 
 def test_the_page(result: Result) -> None:
     counted = Count("mha", "", "attnzoo mha", "attnzoo", 1_000_000, 1000, 2.0, 512.0, 64)
     text = page("attnzoo bench --page docs/bench.md", MACHINE, [result], [counted], "bench.svg")
-    assert text.startswith("# How fast\n\nMade by `attnzoo bench --page docs/bench.md`, on a machine with: cores 2, ")
-    assert "| An x, forward | at most 1.6 times by hand | 1.50 times | met |" in text
+    assert text.startswith("# How fast\n\nMade by `attnzoo bench --page docs/bench.md`.\n\nThe machine: cores 2, ")
+    assert "| An x, forward | at most 1.6 times the best by hand | 1.50 times | met |" in text
     assert "| An x, forward | at least 5 times as fast as dense | 4.00 times as fast | missed |" in text
-    assert "| An x, forward | at most 1 times peer |  | not measured |" in text
+    assert "| An x, forward | no slower than peer |  | not measured |" in text
     assert "| dense | 4096 | 48.0 ms | 6.00 | 2.00 |" in text
     assert "peer was not timed; skipped: peer is not installed." in text
     assert "](bench.svg)" in text
