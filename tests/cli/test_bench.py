@@ -46,7 +46,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("attnzoo.cli.bench.run", run_briefly)
     monkeypatch.setattr("attnzoo.cli.bench.all_works", few_works)
-    monkeypatch.setattr(counting, "SIZE", replace(counting.SIZE, t=128))
+    monkeypatch.setattr(counting, "SIZE", replace(counting.SIZE, t=512))
     monkeypatch.setenv("COLUMNS", "120")
 
 
@@ -98,7 +98,7 @@ def test_json_is_all_of_stdout(capsys: pytest.CaptureFixture[str]) -> None:
 def test_counts_alone(capsys: pytest.CaptureFixture[str]) -> None:
     assert bench("--counts", "--strict") == 0
     out = capsys.readouterr().out
-    assert "counts, the same on every machine (b 1, t 128, " in out
+    assert "counts, the same on every machine (b 1, t 512, " in out
     assert "│ attnzoo gqa" in out
     assert bench("--counts", "--json") == 0
     first = json.loads(capsys.readouterr().out)
