@@ -27,8 +27,8 @@ def in_turn(
     """
     if not calls:
         return {}
-    repeats = {name: max(1, round(SAMPLE / max(sample(call, 1, clock), 1e-7))) for name, call in calls.items()}
-    once = {name: sample(call, repeats[name], clock) for name, call in calls.items()}
+    once = {name: max(sample(call, 1, clock), 1e-7) for name, call in calls.items()}
+    repeats = {name: max(1, round(SAMPLE / once[name])) for name in calls}
     rounds = int(seconds / sum(once[name] * repeats[name] for name in calls))
     rounds = min(max(rounds, least), most)
     found: dict[str, list[float]] = {name: [] for name in calls}
