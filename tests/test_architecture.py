@@ -136,6 +136,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
         },
         set(),
     ),
+    "attnzoo/bench": ({"attnzoo.errors", "matplotlib", "torch"}, set()),
 }
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 import attnzoo
-from attnzoo.cli import check, describe, doctor, explain, heatmap, new, report, selftest, trace
+from attnzoo.cli import bench, check, describe, doctor, explain, heatmap, new, report, selftest, trace
 from attnzoo.cli import list as listing
 from attnzoo.cli.given import BUILD_OPTIONS
 from attnzoo.errors import AttnZooError
@@ -27,6 +27,7 @@ app.command("check", epilog="Example: attnzoo check gqa --only 'causality.*'")(c
 app.command("trace", epilog=trace.EXAMPLE, context_settings=BUILD_OPTIONS)(trace.trace)
 app.command("heatmap", epilog=heatmap.EXAMPLE, context_settings=BUILD_OPTIONS)(heatmap.heatmap)
 app.command("explain", epilog=explain.EXAMPLE, context_settings=BUILD_OPTIONS)(explain.explain)
+app.command("bench", epilog=bench.EXAMPLE)(bench.bench)
 app.command("selftest", epilog="Example: attnzoo selftest --depth full --table kill-table.md")(selftest.selftest_)
 app.command("new", epilog=new.EXAMPLE)(new.new)
 app.add_typer(report.app, name="report")
