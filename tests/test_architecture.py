@@ -121,10 +121,12 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "attnzoo/protocol.py": ({"numpy", "torch"}, set()),
     "attnzoo/variant.py": ({"attnzoo.errors"}, {"attnzoo.protocol", "torch"}),
     "attnzoo/hooks.py": ({"attnzoo.variant", "pluggy"}, set()),
-    "attnzoo/ops": ({"attnzoo.errors", "einops", "torch"}, set()),
+    "attnzoo/counting.py": ({"torch"}, set()),
+    "attnzoo/ops": ({"attnzoo.counting", "attnzoo.errors", "einops", "torch"}, set()),
     "attnzoo/oracle": ({"attnzoo.errors", "numpy"}, {"attnzoo.protocol"}),
     "attnzoo/checks": (
         {
+            "attnzoo.counting",
             "attnzoo.errors",
             "attnzoo.oracle",
             "attnzoo.protocol",
@@ -136,7 +138,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
         },
         set(),
     ),
-    "attnzoo/bench": ({"attnzoo.errors", "matplotlib", "torch"}, set()),
+    "attnzoo/bench": ({"attnzoo.counting", "attnzoo.errors", "matplotlib", "torch"}, set()),
 }
 
 

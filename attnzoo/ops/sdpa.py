@@ -59,20 +59,17 @@ def fused(
     if scale <= 0:  # torch's causal CPU kernel scales after it masks: -inf times 0 or less is no longer -inf
         q, scale = (q * 0.0, 1.0) if scale == 0 else (-q, -scale)
     alike = visible is None or (visible.dim() == 4 and visible.shape[1:3] == (1, 1))  # for every query
-    if h != g and not triangle and alike:
-        # Every query of a group reads the same keys: as more queries of one head, they read them once.
-        queries = q.reshape(b, g, h // g * t, q.shape[-1])
-        mixed = F.scaled_dot_product_attention(queries, k, v, attn_mask=visible, scale=scale, dropout_p=dropout)
-        return mixed.reshape(b, h, t, v.shape[-1])[..., :e]
-    if h != g and q.is_cuda and (visible is not None or q.dtype == torch.float32):
-        k, v = (
-            share_kv(k, h),
-            share_kv(v, h),
-        )  # CUDA's kernels that take these take no groups; torch's fallback is t * s
+    folded = h != g and alike and not triangle
+    if folded:  # every query of a group reads the same keys: as more queries of one head, they read them once
+        q = q.reshape(b, g, h // g * t, q.shape[-1])
+    elif h != g and q.is_cuda and (visible is not None or q.dtype == torch.float32):
+        k, v = share_kv(k, h), share_kv(v, h)  # CUDA's kernels that take these take no groups, but fall back to t * s
     groups = q.shape[1] != k.shape[1]
-    return F.scaled_dot_product_attention(
+    mixed = F.scaled_dot_product_attention(
         q, k, v, attn_mask=visible, is_causal=triangle, scale=scale, dropout_p=dropout, enable_gqa=groups
-    )[..., :e]
+    )
+    mixed = mixed.reshape(b, h, t, v.shape[-1]) if folded else mixed
+    return mixed if d == e else mixed[..., :e]
 
 
 def with_sink(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor, float]:
