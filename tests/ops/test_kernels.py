@@ -31,9 +31,7 @@ def forward_backward(
 ) -> dict[str, Tensor]:
     """Output and gradients of one backend, computed in `dtype`."""
     learned = {word: x for word, x in asked.items() if isinstance(x, Tensor) and x.is_floating_point()}
-    leaves = {
-        word: x.detach().to(dtype).requires_grad_() for word, x in {"q": q, "k": k, "v": v, **learned}.items()
-    }
+    leaves = {word: x.detach().to(dtype).requires_grad_() for word, x in {"q": q, "k": k, "v": v, **learned}.items()}
     terms = {**asked, **{word: leaves[word] for word in learned}}
     mixed: Tensor = ops.attend(leaves["q"], leaves["k"], leaves["v"], **terms, backend=backend)
     gradients = torch.autograd.grad(mixed, list(leaves.values()), normal(*mixed.shape, seed=9).to(dtype))
