@@ -32,7 +32,8 @@ def run(q: Tensor, k: Tensor, v: Tensor, terms: Terms) -> Tensor:
         here = slice(start, start + queries.shape[2])
         reach = terms.part(here, slice(0, s)).span(queries.shape[2], s)
         # Whole pieces go in, and are joined inside: their gradients come back piece by piece, not in the size of k.
-        first, last = reach.start // n, max(reach.start // n + 1, -(-reach.stop // n))
+        first = min(reach.start, max(s - 1, 0)) // n  # a query beyond the last key reaches none
+        last = max(first + 1, -(-reach.stop // n))
         cut = slice(reach.start - first * n, reach.stop - first * n)
         near = [piece for part in pieces for piece in part[first:last]]
         mixed.append(recomputed(block, queries, terms.part(here, reach), cut, *near))

@@ -96,3 +96,15 @@ def test_documents_without_a_token_give_an_empty_output(sizes: Sizes) -> None:
     document = torch.zeros(b, s, dtype=torch.int64)
     for more in ({}, {"causal": True}, {"softcap": 2.0}, {"sinks": normal(h)}, {"window": 3}):
         assert agree(sizes, {"document": document, **more})[-1] == "blocks"
+
+
+# Where the queries stand
+
+
+@pytest.mark.parametrize("offset", [-300, -20, 0, 56, 255, 256, 300])
+@pytest.mark.parametrize("t", [1, 200])
+def test_queries_may_stand_anywhere_among_the_keys_or_beside_them(t: int, offset: int) -> None:
+    """Queries that see no key at all were once an error in bands, and in blocks that end with the keys."""
+    for asked in ({"causal": True}, {"causal": True, "window": 5}, {"window": 5}, {"mask": ops.chunk(6)}):
+        for more in ({}, {"sinks": normal(2)}, {"softcap": 2.0}):
+            assert agree((1, 2, 1, t, 256), {**asked, **more, "q_offset": offset})[-1] == "blocks"
