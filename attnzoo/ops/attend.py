@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal, overload
 
 from torch import Tensor
@@ -258,8 +259,10 @@ def check_dropout(dropout: float) -> None:
 
 def check_softcap(softcap: float) -> float:
     """The softcap. Raises `ConfigError` for one that leaves no logit."""
-    if not softcap > 0:
-        raise ConfigError(f"softcap ({softcap}) bounds the logits: it must be above 0, and None stands for no cap")
+    if not 0 < softcap < math.inf:
+        raise ConfigError(
+            f"softcap ({softcap}) bounds the logits: it must be above 0 and finite, and None stands for no cap"
+        )
     return softcap
 
 
