@@ -136,7 +136,8 @@ def test_a_sink_far_below_every_logit_is_no_sink(backend: str, dtype: torch.dtyp
     """Divided by a small scale, -10000 does not fit float16, and an infinite channel was once NaN."""
     generator = torch.Generator().manual_seed(0)
     q, k = (torch.randn(1, 2, 200, 4, dtype=torch.float64, generator=generator).to(dtype) for _ in range(2))
-    for terms in ({"window": 3, "causal": True}, {"window": 3}):
+    asked: list[dict[str, Any]] = [{"window": 3, "causal": True}, {"window": 3}]
+    for terms in asked:
         with_sinks = ops.attend(q, k, k, scale=0.01, sinks=torch.full((2,), sink), backend=backend, **terms)
         without = ops.attend(q.double(), k.double(), k.double(), scale=0.01, **terms)
         assert error(with_sinks, without)[0] <= budget(dtype)
