@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal, overload
 
 from torch import Tensor
@@ -212,8 +213,16 @@ def terms_of(
         masks.check_document(document, b=b, s=s, like=q)
     if isinstance(bias, Tensor):
         masks.check_bias(bias, b=b, h=h, t=t, s=s, like=q)
+    if given is not None and given.samples not in (None, b):
+        raise InputError(f"mask is a rule for {given.samples} samples, {given}; the input is a batch of {b}")
     if sinks is not None and (tuple(sinks.shape) != (h,) or sinks.device != q.device):
         raise InputError(f"sinks are {tuple(sinks.shape)} on {sinks.device}; they must be (h,) = ({h},) on {q.device}")
+    first_query = s - t if q_offset is None else q_offset
+    if document is not None and t and not 0 <= first_query <= s - t:
+        raise InputError(
+            f"document tells the documents of tokens 0 to {s - 1}; the queries are tokens {first_query} to "
+            f"{first_query + t - 1}, which have none"
+        )
     check_dropout(dropout)
     if softcap is not None:
         check_softcap(softcap)
@@ -229,7 +238,7 @@ def terms_of(
         bias=bias,
         sinks=sinks,
         dropout=dropout,
-        first_query=s - t if q_offset is None else q_offset,
+        first_query=first_query,
     )
 
 
@@ -250,8 +259,10 @@ def check_dropout(dropout: float) -> None:
 
 def check_softcap(softcap: float) -> float:
     """The softcap. Raises `ConfigError` for one that leaves no logit."""
-    if not softcap > 0:
-        raise ConfigError(f"softcap ({softcap}) bounds the logits: it must be above 0, and None stands for no cap")
+    if not 0 < softcap < math.inf:
+        raise ConfigError(
+            f"softcap ({softcap}) bounds the logits: it must be above 0 and finite, and None stands for no cap"
+        )
     return softcap
 
 

@@ -33,13 +33,14 @@ def is_band(terms: Terms) -> bool:
 
 
 def pays(q: Tensor, k: Tensor, terms: Terms) -> bool:
-    """There is more to leave out than the blocks cost."""
+    """There is more to leave out than the blocks cost, beyond the keys that no query sees."""
     t, s = q.shape[2], k.shape[2]
     if terms.document is not None:
         return True
-    rule = terms.rule
+    rule, near = terms.rule, terms.span(t, s)
     assert rule is not None
-    return t > 1 and s > 2 * (rule.behind + rule.ahead + block_size(rule.behind + rule.ahead + 1))
+    apart = rule.behind + rule.ahead
+    return t > 1 and near.stop - near.start > 2 * (apart + block_size(apart + 1))
 
 
 def run(q: Tensor, k: Tensor, v: Tensor, terms: Terms) -> Tensor:

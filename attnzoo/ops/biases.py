@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from attnzoo.errors import ConfigError
+
 # (head, query, key, dtype), integers that broadcast -> what is added to the scaled and capped logit, in that type
 Bias = Callable[[Tensor, Tensor, Tensor, torch.dtype], Tensor]
 
@@ -20,8 +22,10 @@ def alibi_slopes(heads: int) -> list[float]:
     ([0.25, 0.0625, 0.015625, 0.00390625], [0.0625, 0.00390625, 0.25])
 
     For 2^n heads: 2^(-8 / heads), and its powers. For other numbers: those of the next lower 2^n, then every other
-    one of twice as many.
+    one of twice as many. Raises `ConfigError` for no heads.
     """
+    if heads < 1:
+        raise ConfigError(f"heads must be a whole number above 0; got {heads}")
     whole = 2 ** int(math.log2(heads))
     slopes = [2 ** (-8 * (i + 1) / whole) for i in range(whole)]
     between = [2 ** (-8 * (i + 1) / (2 * whole)) for i in range(0, 2 * whole, 2)]

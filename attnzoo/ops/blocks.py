@@ -28,15 +28,16 @@ def run(q: Tensor, k: Tensor, v: Tensor, terms: Terms) -> Tensor:
     n = block_size(q, k, terms)
     pieces = [x.split(n, dim=2) for x in (k, v)]
     mixed = []
-    for start, queries in zip(range(0, t, n), q.split(n, dim=2), strict=True):
+    for start, queries in zip(range(0, max(t, 1), n), q.split(n, dim=2), strict=True):
         here = slice(start, start + queries.shape[2])
         reach = terms.part(here, slice(0, s)).span(queries.shape[2], s)
         # Whole pieces go in, and are joined inside: their gradients come back piece by piece, not in the size of k.
-        first, last = reach.start // n, max(reach.start // n + 1, -(-reach.stop // n))
+        first = min(reach.start, max(s - 1, 0)) // n  # a query beyond the last key reaches none
+        last = max(first + 1, -(-reach.stop // n))
         cut = slice(reach.start - first * n, reach.stop - first * n)
         near = [piece for part in pieces for piece in part[first:last]]
         mixed.append(recomputed(block, queries, terms.part(here, reach), cut, *near))
-    return torch.cat(mixed, dim=2) if mixed else q[..., :0].expand(*q.shape[:-1], v.shape[-1])
+    return torch.cat(mixed, dim=2)
 
 
 def block(q: Tensor, terms: Terms, cut: slice, *pieces: Tensor) -> Tensor:

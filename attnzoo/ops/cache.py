@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from attnzoo.errors import InputError
+from attnzoo.ops.rules import check_window
 
 FIRST_ROOM = 16  # tokens that a growing cache has room for at first
 
@@ -174,6 +175,7 @@ class WindowCache(KVCache):
     ) -> None:
         if rollback < 0:
             raise InputError(f"rollback counts tokens to take back, 0 or more; got {rollback}")
+        check_window(window)
         slots = window + rollback if max_len is None else min(window + rollback, max_len)
         super().__init__(batch, slots, kv_heads=kv_heads, head_dim=head_dim, dtype=dtype, device=device)
         self.max_len, self.window = max_len, window
@@ -197,8 +199,8 @@ class WindowCache(KVCache):
         seen = None if as_it_lies else self._behind(k, v)
         start, end = self._length, self._length + t
         fresh = self._slots(max(start, end - slots), end)
-        self._keys[:, :, fresh] = k[:, :, t - len(fresh) :].detach()
-        self._values[:, :, fresh] = v[:, :, t - len(fresh) :].detach()
+        self._keys[:, :, fresh] = k[:, :, t - len(fresh) :].detach().to(self._keys.dtype)
+        self._values[:, :, fresh] = v[:, :, t - len(fresh) :].detach().to(self._values.dtype)
         self._length, self._oldest = end, max(self._oldest, end - slots)
         if seen is None:
             return self._keys[:, :, : self.held].to(k.dtype), self._values[:, :, : self.held].to(v.dtype)
@@ -211,10 +213,12 @@ class WindowCache(KVCache):
     def crop(self, n: int) -> None:
         """Keep the first n tokens. Raises `InputError` where the window of the next token is no longer whole."""
         first = 0 if self._oldest == 0 else self._oldest + self.window - 1
-        if not first <= n <= self._length:
+        if not 0 <= n <= self._length:
+            raise InputError(f"crop({n}) is out of reach: {self._length} tokens were seen")
+        if n < first:
             raise InputError(
                 f"crop({n}) is out of reach: {self._length} tokens were seen, and the cache can go back to {first}; "
-                f"make it by layer.new_cache(batch, max_len, rollback={max(1, self._length - n)}) to go back further"
+                f"make it by layer.new_cache(batch, max_len, rollback={self._length - n}) to go back further"
             )
         self._length = n
 

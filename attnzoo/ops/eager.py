@@ -46,7 +46,8 @@ def softmax(logits: Tensor, visible: Tensor | None, sinks: Tensor | None) -> Ten
     if visible is not None:
         logits = logits.masked_fill(~visible, float("-inf"))
     if sinks is not None:
-        sink = sinks.to(logits.dtype)[:, None, None].expand(*logits.shape[:-1], 1)
+        lowest = torch.finfo(logits.dtype).min  # for -inf, which is no sink: a row of nothing but -inf would be NaN
+        sink = sinks.to(logits.dtype).clamp(min=lowest)[:, None, None].expand(*logits.shape[:-1], 1)
         return torch.cat([logits, sink], dim=-1).softmax(dim=-1)[..., :-1]
     if visible is None:
         return logits.softmax(dim=-1)

@@ -17,6 +17,7 @@ from attnzoo.ops.explain import Explanation, explain
 from attnzoo.ops.heads import check_groups, head_width, merge_heads
 
 Cache = TypeVar("Cache", bound=KVCache)
+ORDERLESS = {"window", "softcap", "sinks"}  # terms to which a lone query's keys may come in any order
 
 
 class AttentionLayer(nn.Module):
@@ -126,7 +127,8 @@ class AttentionLayer(nn.Module):
         asked: dict[str, Any] = dict(mask=mask, key_mask=key_mask)
         forgotten = 0
         if cache is not None:
-            k, v = cache.append(k, v, in_order=need_weights or mask is not None or key_mask is not None)
+            in_order = need_weights or mask is not None or key_mask is not None or not self.terms().keys() <= ORDERLESS
+            k, v = cache.append(k, v, in_order=in_order)
             forgotten = cache.length - k.shape[2]  # a window's cache has let go of the tokens behind it
             asked = {word: _newest(tokens, k.shape[2]) for word, tokens in asked.items()}
         if document is not None:

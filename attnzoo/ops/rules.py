@@ -7,7 +7,7 @@ rule serves a whole sequence, the newest tokens on a cache, one block of a band,
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from numbers import Integral
 
@@ -86,6 +86,12 @@ class Rule:
         sample = torch.arange(self.samples, device=device)[:, None, None, None]
         return self.sees(sample, query, key).expand(self.samples, 1, t, s)
 
+    def of_sample(self, i: int) -> Rule:
+        """The same for sample i alone."""
+        if self.samples is None:
+            return self
+        return replace(self, sees=lambda b, q, k: self.sees(b + i, q, k), samples=1)
+
     def __repr__(self) -> str:
         return self.name
 
@@ -155,4 +161,8 @@ def check_document(ids: Tensor) -> None:
 
 
 def _samples(one: Rule, other: Rule) -> int | None:
+    if None not in (one.samples, other.samples) and one.samples != other.samples:
+        raise InputError(
+            f"{one} tells of {one.samples} samples and {other} of {other.samples}; joined, they must be as many"
+        )
     return one.samples if other.samples is None else other.samples

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attnzoo.ops.heads import share_kv
-from attnzoo.ops.masks import hide
+from attnzoo.ops.masks import hide, wide_type
 from attnzoo.ops.terms import Terms
 
 
@@ -85,7 +85,9 @@ def with_sink(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor, scale: float) -> t
     n = -(-max(d + 1, e) // 8) * 8
     if scale <= 0:  # the sink is not scaled, and cannot be divided by nothing
         q, scale = q * scale, 1.0
-    channel = (sinks / scale).to(q.dtype)[:, None, None].expand(*q.shape[:-1], 1)
+    far = torch.finfo(q.dtype).max  # an infinite channel times the 0 of the other keys would be NaN
+    channel = (sinks.to(wide_type(q.dtype)) / scale).clamp(-far, far).to(q.dtype)
+    channel = channel[:, None, None].expand(*q.shape[:-1], 1)
     q = torch.cat([q, channel, q.new_zeros(*q.shape[:-1], n - d - 1)], dim=-1)
     sink = k.new_zeros(*k.shape[:2], 1, n)
     sink[..., d] = 1.0

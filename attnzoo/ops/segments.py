@@ -23,9 +23,9 @@ def by_document(kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, terms: Terms) -
     if any(other != borders[0] for other in borders[1:]):
         rows = [by_document(kernel, q[i : i + 1], k[i : i + 1], v[i : i + 1], terms.row(i)) for i in range(q.shape[0])]
         return torch.cat(rows)
-    if not borders:
-        return q[..., :0].expand(*q.shape[:-1], v.shape[-1])
     alone = replace(terms, document=None)
+    if not borders or not borders[0]:  # no sample, or no token
+        return kernel(q, k, v, alone)
     start, mixed = 0, []
     parts = zip(*(x.split(borders[0], dim=2) for x in (q, k, v)), borders[0], strict=True)
     for q_part, k_part, v_part, length in parts:

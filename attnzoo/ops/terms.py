@@ -78,6 +78,7 @@ class Terms:
             self,
             mask=None if self.mask is None else own(self.mask),
             key_mask=None if self.key_mask is None else self.key_mask[one],
+            rule=None if self.rule is None else self.rule.of_sample(i),
             document=None if self.document is None else self.document[one],
             bias=own(self.bias) if isinstance(self.bias, Tensor) else self.bias,
         )

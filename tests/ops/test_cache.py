@@ -15,7 +15,7 @@ from attnzoo.errors import InputError
 B, G, D = 3, 2, 5
 
 
-def cache(max_len: int = 8, **options: Any) -> ops.KVCache:
+def cache(max_len: int | None = 8, **options: Any) -> ops.KVCache:
     return ops.KVCache(B, max_len, **{"kv_heads": G, "head_dim": D, "dtype": torch.float32, **options})
 
 
@@ -290,3 +290,100 @@ def test_a_cache_that_does_not_fit_the_layer_says_what_it_is_for(change: dict[st
     cache().check(**asked)
     with pytest.raises(InputError, match=words):
         cache().check(**{**asked, **change})
+
+
+# A cache that grows
+
+
+def room(held: ops.KVCache) -> int:
+    """How many tokens it has set memory aside for."""
+    (sizes,) = {value.shape[2] for value in vars(held).values() if isinstance(value, Tensor)}
+    return sizes
+
+
+def test_a_cache_without_a_length_grows_by_doubling() -> None:
+    held, rooms = cache(None), []
+    for i in range(70):
+        held.append(*tokens(1, start=i))
+        rooms.append(room(held))
+    assert held.max_len is None
+    assert rooms == [16] * 16 + [32] * 16 + [64] * 32 + [128] * 6
+    keys, values = held.append(*tokens(0))
+    assert shown(keys)[1] == [100 + i for i in range(70)]
+    assert shown(values)[2] == [1200 + i for i in range(70)]
+
+
+@pytest.mark.parametrize(("t", "expected"), [(16, 16), (17, 32), (100, 128), (128, 128), (129, 256)])
+def test_a_long_prompt_makes_room_at_once(t: int, expected: int) -> None:
+    held = cache(None)
+    keys, _ = held.append(*tokens(t))
+    assert room(held) == expected
+    assert shown(keys)[2] == [200 + i for i in range(t)]
+
+
+def test_nbytes_of_a_growing_cache_counts_the_tokens_held_and_not_the_room() -> None:
+    held = cache(None, dtype=torch.float16)
+    k, v = tokens(33)
+    held.append(k.half(), v.half())
+    assert (room(held), held.length, held.held) == (64, 33, 33)
+    assert held.nbytes == 2 * B * G * 33 * D * 2
+    held.crop(5)
+    assert (held.length, held.held, held.nbytes) == (5, 5, 2 * B * G * 5 * D * 2)
+    held.reset()
+    assert (held.length, held.held, held.nbytes) == (0, 0, 0)
+
+
+def test_the_new_room_is_clean_and_of_the_old_type() -> None:
+    held = cache(None, dtype=torch.bfloat16)
+    k, v = tokens(17)
+    held.append(k.bfloat16(), v.bfloat16())
+    for tensor in (value for value in vars(held).values() if isinstance(value, Tensor)):
+        assert tensor.dtype is torch.bfloat16
+        assert not tensor[:, :, 17:].any()
+
+
+def test_keys_handed_out_before_growing_stay_as_they_were() -> None:
+    held = cache(None)
+    keys, _ = held.append(*tokens(16))
+    held.append(*tokens(1, start=16))
+    assert shown(keys)[0] == list(range(16))
+
+
+def test_a_cache_grows_in_inference_mode_and_serves_outside_of_it() -> None:
+    held = cache(None)
+    held.append(*tokens(10))
+    with torch.inference_mode():
+        held.append(*tokens(10, start=10))
+    keys, _ = held.append(*tokens(1, start=20))
+    assert shown(keys)[1] == [100 + i for i in range(21)]
+
+
+def test_a_growing_cache_moves_its_rows_and_keeps_growing() -> None:
+    held = cache(None)
+    held.append(*tokens(15))
+    held.reorder(torch.tensor([1, 1, 2]))
+    keys, _ = held.append(*tokens(4, start=15))
+    assert [row[:15] for row in shown(keys)] == [
+        [100 + i for i in range(15)],
+        [100 + i for i in range(15)],
+        [200 + i for i in range(15)],
+    ]
+
+
+def test_an_overflow_offers_a_length_that_is_enough_or_none() -> None:
+    held = cache(8)
+    held.append(*tokens(6))
+    words = r"max_len \(8\); make it with max_len=11 or more, or without max_len, so that it grows"
+    with pytest.raises(InputError, match=words):
+        held.append(*tokens(5, start=6))
+    for longer in (cache(11), cache(None)):
+        longer.append(*tokens(6))
+        longer.append(*tokens(5, start=6))
+        assert longer.length == 11
+
+
+def test_values_of_another_size_are_refused_before_anything_is_written() -> None:
+    held = cache(None)
+    with pytest.raises(InputError, match=r"k \(3, 2, 2, 5\) and v \(3, 2, 2, 4\) must have one shape, \(b, g, t, d\)"):
+        held.append(tokens(2)[0], tokens(2)[1][..., :4])
+    assert held.length == 0
