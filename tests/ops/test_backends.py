@@ -89,11 +89,13 @@ def test_the_fused_kernel_gives_what_the_definition_gives_forward_and_backward(
     fused = forward_backward(question, dtype, dtype, "sdpa")
     assert truth.keys() == fused.keys() == {"output", "dq", "dk", "dv"}
     for name, expected in truth.items():
-        allowed = budget(dtype, plain=error(eager[name], expected)[0])
+        # A gradient sums over tokens and channels, so that its last digits depend on the order.
+        order = 8 * torch.finfo(dtype).eps if name != "output" else 0.0
+        allowed = budget(dtype, plain=max(order, error(eager[name], expected)[0]))
         assert fused[name].shape == expected.shape
         assert fused[name].dtype == dtype
         assert error(fused[name], expected)[0] <= allowed, name
-        assert error(eager[name], expected)[0] <= budget(dtype, plain=error(fused[name], expected)[0]), name
+        assert error(eager[name], expected)[0] <= budget(dtype, plain=max(order, error(fused[name], expected)[0])), name
 
 
 def strided(x: Tensor, how: str) -> Tensor:
