@@ -52,42 +52,52 @@ def block(q: Tensor, terms: Terms, cut: slice, *pieces: Tensor) -> Tensor:
     k, v = (torch.cat(part, dim=2)[:, :, cut] for part in (pieces[:half], pieces[half:]))
     (b, h, n, d), (g, s) = q.shape, k.shape[1:3]
     wide = wide_type(q.dtype)
-    visible = terms.visible(n, s, q.device)
-    if terms.has_mask:
-        assert visible is not None
+    edge = terms.edge(n, s)
+    visible = terms.visible(n, s, q.device) if edge is None else None
+    hidden = None if edge is None or edge == s else ~terms.part(slice(0, n), slice(edge, s)).seen(n, s - edge, q.device)
+    if visible is not None and terms.has_mask:
         k, v = hide(k, visible), hide(v, visible)
     with without_autocast(q.device):
         grouped = (q.to(wide) * terms.scale).reshape(b, g, h // g * n, d)
-        logits = grouped @ k.to(wide).mT
+        logits = (grouped @ k.to(wide).mT).reshape(b * h, n, s)
         if terms.softcap is not None:
-            logits = Cap.apply(logits, terms.softcap)
+            logits = Cap.apply(logits, terms.softcap, hidden)
         logits = logits.view(b, h, n, s)
         added = terms.added(h, n, s, like=q)
         if added is not None:
-            logits = logits + added
+            logits = logits.add_(added) if terms.softcap is None else logits + added
+        if terms.softcap is None and hidden is not None:
+            logits[..., -hidden.shape[-1] :].masked_fill_(hidden, float("-inf"))
         weights = F.dropout(softmax(logits, visible, terms.sinks).to(v.dtype), terms.dropout)
         mixed: Tensor = (weights.reshape(b, g, h // g * n, s) @ v).reshape(b, h, n, v.shape[-1])
         return mixed
 
 
 class Cap(torch.autograd.Function):
-    """c tanh(x / c), in place; only the result is kept, for the slope is 1 - (result / c)²."""
+    """c tanh(x / c), in place, and -inf for the last keys where they are hidden.
+
+    x: (.., n, s)    hidden: (n, m), for the last m keys; None where all are seen
+
+    Only the result is kept: the slope is 1 - (result / c)², and none where a key is hidden.
+    """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, c: float) -> Tensor:
+    def forward(ctx: Any, x: Tensor, c: float, hidden: Tensor | None = None) -> Tensor:
         # tanh(y) = z / (z + 2) with z = exp(2 y) - 1: exact near zero, and many times as fast as torch.tanh on a CPU.
         # Beyond y = 20 tanh is 1 to the last digit of float64, and z may overflow.
         z = x.mul_(2 / c).clamp_(max=40.0).expm1_()
         capped = z.div_(z + 2).mul_(c)
+        if hidden is not None:
+            capped[..., -hidden.shape[-1] :].masked_fill_(hidden, float("-inf"))
         ctx.mark_dirty(x)
         ctx.save_for_backward(capped)
         ctx.c = c
         return x
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         (capped,) = ctx.saved_tensors
-        return gradients[0] * (1 - (capped / ctx.c) ** 2), None
+        return gradients[0] * (1 - (capped / ctx.c) ** 2).clamp_(min=0.0), None, None
 
 
 def recomputed(function: Any, q: Tensor, terms: Terms, cut: slice, *pieces: Tensor) -> Tensor:

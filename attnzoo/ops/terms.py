@@ -90,6 +90,19 @@ class Terms:
         ahead = self.first_query - self.first_key
         return self.rule.exact and self.rule.behind >= ahead + t - 1 and self.rule.ahead >= s - 1 - ahead
 
+    def edge(self, t: int, s: int) -> int | None:
+        """How many of the first keys all queries see, where the rule alone hides some of the rest, and blinds no query.
+
+        None where more may be hidden.
+        """
+        rule = self.rule
+        if rule is None or self.has_mask:
+            return None if self.has_mask else s
+        ahead = self.first_query - self.first_key
+        if not rule.exact or rule.behind < ahead + t - 1 or ahead < 0 or ahead + t > s:
+            return None
+        return min(s, ahead + rule.ahead + 1)
+
     def is_triangle(self, t: int, s: int) -> bool:
         """Causality from the first token on and nothing else: what torch's flag, anchored top-left, stands for."""
         rule = self.rule
@@ -121,6 +134,11 @@ class Terms:
         for one in given:
             visible = one if visible is None else visible & one
         return visible
+
+    def seen(self, t: int, s: int, device: torch.device) -> Tensor:
+        """The same, written out where every query sees every key."""
+        visible = self.visible(t, s, device)
+        return torch.ones(t, s, dtype=torch.bool, device=device) if visible is None else visible
 
     def added(self, h: int, t: int, s: int, like: Tensor) -> Tensor | None:
         """What is added to the logits, in the wide type, broadcastable to (b, h, t, s)."""
