@@ -92,9 +92,10 @@ def dropout(lab: Lab, see: Evidence) -> None:
 
 @law("mode.dropout_mean", "C11", needs=[option("dropout")], cases="default")
 def dropout_mean(lab: Lab, see: Evidence) -> None:
-    """Dropout keeps the mean: over many draws the output in training is the output in eval, within 5 standard errors.
+    """Dropout keeps the mean: over many draws the output in training is the output in eval, within 7 standard errors.
 
     Kept weights are scaled up by 1 / (1 - p); forgetting that, or doing it twice, changes what the next layer expects.
+    Beyond 7 a sound layer strays with one number in some 10^11; beyond 5 with one in a million, which happens.
     """
     layer = lab.layer(dropout=0.4)
     x = lab.tokens(b=1)
@@ -106,7 +107,7 @@ def dropout_mean(lab: Lab, see: Evidence) -> None:
     error = draws.std(dim=0) / len(draws) ** 0.5
     off = float(((draws.mean(dim=0) - y[0]).abs() / error.clamp(min=1e-12)).max())
     see.holds(
-        off < 5, f"the mean of {len(draws)} draws lies within 5 standard errors of eval; the worst is {off:.1f} off"
+        off < 7, f"the mean of {len(draws)} draws lies within 7 standard errors of eval; the worst is {off:.1f} off"
     )
     see.reacts(y.expand(2, -1, -1), draws[:2], "outputs in training")
 
