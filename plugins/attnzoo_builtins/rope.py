@@ -5,6 +5,9 @@
     y = [head_1 … head_h] W_o
 
 Turned so, q' · k' depends on the distance of the two tokens only.
+
+Differs: the paper pairs neighbouring channels, which is layout "interleaved" here; the default, "half", pairs channel n
+with n + r / 2, as Llama and NeoX do. A checkpoint of one layout is noise in the other.
 """
 
 from __future__ import annotations

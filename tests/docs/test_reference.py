@@ -35,7 +35,7 @@ def test_every_room_of_the_face_has_a_page() -> None:
 def test_shapes_are_a_list_and_examples_are_examples() -> None:
     shown = convert(ops.attend.__doc__ or "", RST)
     assert "- \\ ``k``\\ : \\ ``(b, g, s, d)``\\ \n" in shown
-    assert ".. code-block:: pycon\n\n   >>> q, k, v = " in shown
+    assert ".. code-block:: pycon\n\n   >>> import torch\n" in shown
     assert ":ref:`C2 <c2>`" in shown
 
 
