@@ -24,6 +24,9 @@ class Attention(Protocol):
 
     x: (b, t, c)    context: (b, s, c)    mask: (t, s), or 4 axes that broadcast to (b, h, t, s)
     key_mask: (b, s)    positions: (t,) or (b, t)    y: (b, t, c)    weights: (b, h, t, s)
+
+    A variant over packed sequences (`Traits.document`) also takes `document`, integer ids (b, t): a token sees the
+    tokens of its own document only.
     """
 
     @overload
@@ -53,7 +56,10 @@ class Attention(Protocol):
 
 
 class Cache(Protocol):
-    """Keys and values of the tokens seen so far. `nbytes` counts the tokens held, not the room set aside."""
+    """Keys and values of the tokens seen so far. `nbytes` counts the tokens held, not the room set aside.
+
+    `length` counts the tokens seen, which a ring ("ring" in `Traits.cache`) holds the newest of only.
+    """
 
     @property
     def length(self) -> int: ...
@@ -86,7 +92,11 @@ class Staged(Protocol):
 
 @runtime_checkable
 class Cached(Protocol):
-    """A layer that can decode step by step."""
+    """A layer that can decode step by step.
+
+    Where `max_len` may be left out the cache grows as it must; where it is given, more tokens are refused. A ring also
+    takes `rollback`: how many tokens `crop` must be able to take back once the window is full.
+    """
 
     def new_cache(self, batch: int, max_len: int) -> Cache: ...
 
@@ -95,7 +105,8 @@ class Oracle(Protocol):
     """The same layer in NumPy float64, made from a module's raw weights by `Variant.oracle`.
 
     `forward` returns y `(b, t, c)` and weights `(b, h, t, s)`; `backward` takes dy and returns dx (and dcontext, or
-    None); `grads` then holds one array per parameter of the module, under the module's own parameter names.
+    None); `grads` then holds one array per parameter of the module, under the module's own parameter names. That of
+    a variant over packed sequences takes `document` (b, t) too.
     """
 
     grads: Mapping[str, Array]

@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 Causal = Literal["optional", "always", "never"]
 Rows = Literal["one", "at_most_one", "free"]
-CacheKind = Literal["none", "kv"]
-Positions = Literal["none", "relative", "absolute"]
+CacheKind = Literal["none", "kv", "ring"]
+Positions = Literal["none", "relative", "absolute", "index"]
 Sees = Literal["all", "some"]
+Growth = Literal["linear", "quadratic"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,14 +29,18 @@ class Traits:
 
     causal: "optional" (a build option), "always" or "never".
     rows: the row sums of the weights (C15): "one", "at_most_one" or "free".
-    cache: "kv" when `new_cache` gives a growing key-value cache, "none" otherwise.
+    cache: "kv" when `new_cache` gives a growing key-value cache, "ring" when that holds a window of the newest tokens
+        only, "none" when there is none.
     cross: takes `context`.
     positions: "none" knows no positions, "relative" sees only distances, "absolute" sees where a token stands.
-        Anything but "none" takes the call's `positions`.
+        Both take the call's `positions`. "index" knows the order of the tokens, and takes none.
     mask, key_mask, weights: takes the call's `mask`, `key_mask`, `need_weights`.
     plain: `attend` is softmax(scale * q kᵀ, masked) v and nothing else, so that torch's SDPA must agree with it; False
         for a softcap, a bias, a sink, another normalisation.
     sees: "all" when every key that the rules allow has a say; "some" for windows and other sparse patterns.
+    document: takes the call's `document`, the ids of packed sequences.
+    memory: "linear" when what is kept for the backward pass grows in proportion to the tokens, "quadratic" when it
+        may hold a number for every pair of them.    work: the same of the operations of a forward pass.
     """
 
     causal: Causal = "optional"
@@ -48,6 +53,14 @@ class Traits:
     weights: bool = True
     plain: bool = True
     sees: Sees = "all"
+    document: bool = False
+    memory: Growth = "quadratic"
+    work: Growth = "quadratic"
+
+    @property
+    def takes_positions(self) -> bool:
+        """Whether the call's `positions` are honoured."""
+        return self.positions in ("relative", "absolute")
 
     def __post_init__(self) -> None:
         hints = get_type_hints(Traits)

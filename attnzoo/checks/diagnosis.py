@@ -17,7 +17,8 @@ import torch
 
 from attnzoo import oracle
 from attnzoo.checks.faults import FAULTS
-from attnzoo.checks.faults.specimen import RotarySpecimen, Specimen
+from attnzoo.checks.faults.kinds import RotarySpecimen
+from attnzoo.checks.faults.specimen import Specimen
 from attnzoo.checks.lab import Lab, option_cases
 from attnzoo.checks.questions import QUESTIONS, Answer, Witness, ask
 from attnzoo.variant import Variant

@@ -15,7 +15,8 @@ import attnzoo
 from attnzoo.checks import LAWS, Law
 from attnzoo.checks.evidence import Evidence
 from attnzoo.checks.faults import FAULTS
-from attnzoo.checks.faults.specimen import RotarySpecimen, Specimen
+from attnzoo.checks.faults.kinds import RotarySpecimen
+from attnzoo.checks.faults.specimen import Specimen
 from attnzoo.checks.lab import Lab
 from attnzoo.checks.law import law
 from attnzoo.checks.report import Result

@@ -14,7 +14,8 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaAttention
 
 import attnzoo
-from attnzoo.checks.faults.specimen import AbsoluteSpecimen, Specimen
+from attnzoo.checks.faults.kinds import AbsoluteSpecimen
+from attnzoo.checks.faults.specimen import Specimen
 from attnzoo.errors import ConfigError, InputError, Unsupported
 
 

@@ -20,10 +20,6 @@ class NotReset(Specimen):
             self.keys = self.keys if self.keys is None else self.keys[:, :, :1]
             self.values = self.values if self.values is None else self.values[:, :, :1]
 
-    def new_cache(self, batch: int, max_len: int) -> SpecimenCache:
-        super().new_cache(batch, max_len)
-        return self.Cache(batch, max_len)
-
 
 @fault("cache.late_after_reset", "B57", "C13", "cache.reset")
 class LateAfterReset(Specimen):
@@ -41,10 +37,6 @@ class LateAfterReset(Specimen):
                 v = torch.cat([torch.zeros_like(v[:, :, :1]), v[:, :, 1:]], dim=2)
             return super().append(k, v)
 
-    def new_cache(self, batch: int, max_len: int) -> SpecimenCache:
-        super().new_cache(batch, max_len)
-        return self.Cache(batch, max_len)
-
 
 @fault("cache.overflow_silent", "B59", "C13", "cache.overflow")
 class OverflowSilent(Specimen):
@@ -56,8 +48,9 @@ class OverflowSilent(Specimen):
 
     def remember(self, cache: SpecimenCache, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         keys, values = cache.append(k, v)
-        if cache.length > cache.max_len and cache.keys is not None and cache.values is not None:
-            cache.keys, cache.values = cache.keys[:, :, -cache.max_len :], cache.values[:, :, -cache.max_len :]
+        room = cache.max_len
+        if room is not None and cache.length > room and cache.keys is not None and cache.values is not None:
+            cache.keys, cache.values = cache.keys[:, :, -room:], cache.values[:, :, -room:]
         return keys, values
 
 
@@ -88,10 +81,6 @@ class ReordersKeysOnly(Specimen):
             super().reorder(index)
             self.values = values
 
-    def new_cache(self, batch: int, max_len: int) -> SpecimenCache:
-        super().new_cache(batch, max_len)
-        return self.Cache(batch, max_len)
-
 
 @fault("cache.reorders_backwards", "B60", "C13", "cache.reorder")
 class ReordersBackwards(Specimen):
@@ -105,10 +94,6 @@ class ReordersBackwards(Specimen):
                     keys[place], values[place] = self.keys[row], self.values[row]
                 self.keys, self.values = keys, values
 
-    def new_cache(self, batch: int, max_len: int) -> SpecimenCache:
-        super().new_cache(batch, max_len)
-        return self.Cache(batch, max_len)
-
 
 @fault("cache.crops_the_front", "ours", "C13", "cache.crop")
 class CropsTheFront(Specimen):
@@ -121,10 +106,6 @@ class CropsTheFront(Specimen):
             if keys is not None and values is not None:
                 self.keys, self.values = keys[:, :, length - n :], values[:, :, length - n :]
 
-    def new_cache(self, batch: int, max_len: int) -> SpecimenCache:
-        super().new_cache(batch, max_len)
-        return self.Cache(batch, max_len)
-
 
 @fault("cache.keeps_graph", "B70", "C13", "cache.gradients")
 class KeepsGraph(Specimen):
@@ -134,10 +115,6 @@ class KeepsGraph(Specimen):
         def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
             self.keys, self.values = super().append(k, v)
             return self.keys, self.values
-
-    def new_cache(self, batch: int, max_len: int) -> SpecimenCache:
-        super().new_cache(batch, max_len)
-        return self.Cache(batch, max_len)
 
 
 @fault("cache.loses_gradient", "ours", "C13", "cache.gradients")
@@ -155,11 +132,7 @@ class CountsRoom(Specimen):
     class Cache(SpecimenCache):
         @property
         def nbytes(self) -> int:
-            return super().nbytes * self.max_len // self.length if self.length else 0
-
-    def new_cache(self, batch: int, max_len: int) -> SpecimenCache:
-        super().new_cache(batch, max_len)
-        return self.Cache(batch, max_len)
+            return super().nbytes * (self.max_len or 2 * self.length) // self.length if self.length else 0
 
 
 @fault("cache.holds_all_heads", "ours", "C13", "cache.counts")
@@ -180,19 +153,15 @@ class CacheInHalf(Specimen):
             self.keys, self.values = keys.detach().bfloat16().to(k.dtype), values.detach().bfloat16().to(v.dtype)
             return keys, values
 
-    def new_cache(self, batch: int, max_len: int) -> SpecimenCache:
-        super().new_cache(batch, max_len)
-        return self.Cache(batch, max_len)
-
 
 @fault("cache.on_module", "B57", "C18", "cache.apart")
 class CacheOnModule(Specimen):
     """All caches of a layer share one memory, kept on the layer."""
 
-    def new_cache(self, batch: int, max_len: int) -> SpecimenCache:
+    def new_cache(self, batch: int, max_len: int | None = None) -> SpecimenCache:
         self.one = getattr(self, "one", None) or super().new_cache(batch, max_len)
         self.one.reset()
-        self.one.batch, self.one.max_len = batch, 10 * max_len
+        self.one.batch, self.one.max_len = batch, max_len and 10 * max_len
         return self.one
 
 
@@ -200,7 +169,7 @@ class CacheOnModule(Specimen):
 class CacheWithoutCausality(Specimen):
     """A layer with causal=False takes a growing cache."""
 
-    def new_cache(self, batch: int, max_len: int) -> SpecimenCache:
+    def new_cache(self, batch: int, max_len: int | None = None) -> SpecimenCache:
         return SpecimenCache(batch, max_len)
 
     def refuse(self, context: Tensor | None, positions: Tensor | None, cache: SpecimenCache | None) -> None:
@@ -229,6 +198,5 @@ class NewestTwice(Specimen):
                 super().append(k[:, :, -1:], v[:, :, -1:])
             return super().append(k, v)
 
-    def new_cache(self, batch: int, max_len: int) -> SpecimenCache:
-        super().new_cache(batch, max_len)
-        return self.Cache(batch, 2 * max_len)
+    def new_cache(self, batch: int, max_len: int | None = None) -> SpecimenCache:
+        return super().new_cache(batch, max_len and 2 * max_len)
