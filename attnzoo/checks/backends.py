@@ -127,12 +127,12 @@ def fewer_queries(lab: Lab, see: Evidence) -> None:
 def half(lab: Lab, see: Evidence) -> None:
     """In half types every backend errs at most twice as much as "eager" does, against the same layer in float64."""
     plain, others = offered(lab)
-    t, more = sizes(lab)[1]
+    t, more = sizes(lab)[2]
     for dtype in HALF:
         eager = lab.layer(dtype, backend=plain, **more)
         truth = lab.layer(backend=plain, **more)
         truth.load_state_dict({name: values.double() for name, values in eager.state_dict().items()})
-        for how, x, asked in _asked(lab, lab.tokens(2, t, dtype)):
+        for how, x, asked in _asked(lab, (3 * lab.tokens(2, t)).to(dtype)):
             exact = {word: given.double() if given.is_floating_point() else given for word, given in asked.items()}
             peer, due = eager(x, **asked), truth(x.double(), **exact)
             for word in (word for word in others if word != "flex"):

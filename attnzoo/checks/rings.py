@@ -25,7 +25,7 @@ def causal(case: Case) -> bool:
     return case.causal
 
 
-@law("ring.equals_whole", "C8", needs=[ring], where=causal, after=(ROOT, "cache.equals_whole"))
+@law("ring.equals_whole", "C8", needs=[ring], where=causal)
 def equals_whole(lab: Lab, see: Evidence) -> None:
     """Far beyond the window, cached steps and chunks give what the whole sequence gives at once.
 

@@ -130,7 +130,7 @@ def share(lab: Lab, see: Evidence) -> None:
     """
     takes = lab.variant.options or {}
     more = {word: value for word, value in (("scale", 0.25), ("softcap", 1.0)) if word in takes}
-    for how, options in {"as built": {}, "under a scale and a softcap of its own": more}.items():
+    for how, options in {"under a scale and a softcap of its own": more, "as built": {}}.items():
         layer = lab.layer(**options)
         q, k, v = layer.project(lab.tokens())
         sinks = 2 * lab.normal(q.shape[1], draw=5)
@@ -143,6 +143,12 @@ def share(lab: Lab, see: Evidence) -> None:
             mixed, w @ v.repeat_interleave(group, dim=1), f"what the keys give, and the sink gives nothing, {how}"
         )
         see.reacts(torch.ones_like(due), due, "the sums beside sinks")
+    if "softcap" not in takes and sees_known(lab.variant) is None:
+        rule = lab.visible(q.shape[2], k.shape[2])
+        logits = lab.scale(q) * q @ k.repeat_interleave(group, dim=1).mT
+        lse = (logits if rule is None else logits.masked_fill(~rule, -math.inf)).logsumexp(-1)
+        w = with_sinks(lab.layer(), sinks).attend(q, k, v, need_weights=True)[1]
+        see.close(w.sum(-1), torch.sigmoid(lse - sinks[:, None]), "the sums, and sigmoid(lse - sink)")
 
 
 @law("sinks.alike", "C15", needs=[sunk, weights])
@@ -180,7 +186,8 @@ def sinks_gradient(lab: Lab, see: Evidence) -> None:
     x, dy = lab.tokens(), lab.tokens(draw=2)
     sinks = layer.sinks.detach().clone()
     for how, call in _calls(lab, layer, x).items():
-        (got,) = torch.autograd.grad((call(x) * dy).sum(), layer.sinks)
+        (found,) = torch.autograd.grad((call(x) * dy).sum(), layer.sinks, allow_unused=True)
+        got = torch.zeros_like(sinks) if found is None else found
         slopes = torch.zeros_like(sinks)
         for head in range(sinks.numel()):
             values = []

@@ -188,6 +188,58 @@ class WeightsOfNewKeys(Specimen):
         return weights[..., -self.new :]
 
 
+@fault("cache.loses_on_growth", "B59", "C13", "cache.grows")
+class LosesOnGrowth(Specimen):
+    """When the room is doubled, the values held so far are not copied."""
+
+    class Cache(SpecimenCache):
+        def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+            grows = self.max_len is None and self.length < 32 <= self.length + k.shape[2]
+            if grows and self.values is not None:
+                self.values = torch.zeros_like(self.values)
+            return super().append(k, v)
+
+
+@fault("cache.growth_counts_room", "ours", "C13", "cache.grows")
+class GrowthCountsRoom(Specimen):
+    """`nbytes` of a growing cache counts the room, which is a power of two."""
+
+    class Cache(SpecimenCache):
+        @property
+        def nbytes(self) -> int:
+            each = super().nbytes // max(1, self.length)
+            return (
+                each * (1 << (self.length - 1).bit_length())
+                if self.length and self.max_len is None
+                else each * self.length
+            )
+
+
+@fault("cache.mask_of_new_keys", "ours", "C4", "cache.masked")
+class MaskOfNewKeys(Specimen):
+    """With a cache, a mask is applied to the newest keys only."""
+
+    def visible(self, q: Tensor, k: Tensor, mask: Tensor | None, key_mask: Tensor | None) -> Tensor:
+        if mask is None or mask.dtype != torch.bool or q.shape[2] == k.shape[2]:
+            return super().visible(q, k, mask, key_mask)
+        old = k.shape[2] - q.shape[2]
+        opened = torch.cat([torch.ones_like(mask[..., :old]), mask[..., old:]], dim=-1)
+        return super().visible(q, k, opened, key_mask)
+
+
+@fault("cost.recomputes_all", "ours", "C12", "cost.decode")
+class RecomputesAll(Specimen):
+    """Every step computes the rows of all tokens so far, and throws the old ones away."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, **asked: Any) -> Any:
+        t, s = q.shape[2], k.shape[2]
+        if t == 1 < s and not self.training and self.causal and asked.get("mask") is None:
+            mixed, weights = super().attend(q.expand(-1, -1, s, -1), k, v, **{**asked, "need_weights": True})
+            mixed, weights = mixed[:, :, -1:], weights[:, :, -1:]
+            return (mixed, weights) if asked.get("need_weights") else mixed
+        return super().attend(q, k, v, **asked)
+
+
 @fault("cache.newest_twice", "B57", "C13", "cache.equals_whole")
 class NewestTwice(Specimen):
     """The last token of the prompt is fed twice."""
