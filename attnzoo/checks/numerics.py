@@ -84,10 +84,10 @@ def half_weights(lab: Lab, see: Evidence) -> None:
         see.holds(mean <= allowed, f"the weights err by {mean:.1e} in the mean, at most {allowed:.1e}, {dtype}")
 
 
-def no_worse(see: Evidence, got: Tensor, peer: Tensor, due: Tensor, what: str) -> None:
-    """The mean error is at most twice the peer's, plus a floor of half a rounding of the type."""
+def no_worse(see: Evidence, got: Tensor, peer: Tensor, due: Tensor, what: str, roundings: float = 1 / 2) -> None:
+    """The mean error is at most twice the peer's, plus a floor of half a rounding of the type, or as many as told."""
     ours, theirs = (float((values.double() - due).detach().abs().mean()) for values in (got, peer))
-    floor = tolerance.FLOOR[got.dtype] / 2 * max(1.0, float(due.detach().abs().mean()))
+    floor = tolerance.FLOOR[got.dtype] * roundings * max(1.0, float(due.detach().abs().mean()))
     see.finite(got, what)
     see.holds(ours <= 2 * theirs + floor, f"{what} errs by {ours:.1e} in the mean, what is plain by {theirs:.1e}")
 

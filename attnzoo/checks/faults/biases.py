@@ -157,8 +157,8 @@ class SlopesFromZero(AlibiSpecimen):
     """The first slope is 1: the exponents start at 0."""
 
     def slopes(self) -> Tensor:
-        power = 2 ** (self.heads.bit_length() - 1)
-        return super().slopes() * 2.0 ** (8 / power)
+        power: int = 1 << (self.heads.bit_length() - 1)
+        return super().slopes() * float(2 ** (8 / power))
 
 
 @fault("alibi.sorted", "B50", "C2", "alibi.slopes")
@@ -166,7 +166,8 @@ class SlopesSorted(AlibiSpecimen):
     """The slopes of other than powers of two are sorted."""
 
     def slopes(self) -> Tensor:
-        return torch.sort(super().slopes(), descending=True).values
+        slopes: Tensor = super().slopes().sort(descending=True).values
+        return slopes
 
 
 @fault("alibi.reversed_sign", "B50", "C2", "alibi.slopes")

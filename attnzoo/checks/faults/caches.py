@@ -207,12 +207,9 @@ class GrowthCountsRoom(Specimen):
     class Cache(SpecimenCache):
         @property
         def nbytes(self) -> int:
-            each = super().nbytes // max(1, self.length)
-            return (
-                each * (1 << (self.length - 1).bit_length())
-                if self.length and self.max_len is None
-                else each * self.length
-            )
+            held = super().nbytes
+            room = 1 << (self.length - 1).bit_length() if self.length else 1
+            return held if self.max_len is not None else held // max(1, self.length) * room
 
 
 @fault("cache.mask_of_new_keys", "ours", "C4", "cache.masked")
