@@ -38,7 +38,7 @@ def memory(lab: Lab, see: Evidence) -> None:
     Every storage that autograd saves is counted once. A hidden matrix of all pairs quadruples.
     """
     layer = _lean(lab)
-    kept = {t: _kept(layer, lab.tokens(1, t, torch.float32)) for t in (LENGTH // 2, LENGTH)}
+    kept = {t: kept(layer, lab.tokens(1, t, torch.float32)) for t in (LENGTH // 2, LENGTH)}
     (half, largest_half), (whole, largest) = kept.values()
     see.holds(half > 0, f"a call keeps something for its backward pass, not {half} bytes")
     for what, one, two in (("all that is kept", half, whole), ("the largest tensor kept", largest_half, largest)):
@@ -51,7 +51,7 @@ def _lean(lab: Lab) -> Any:
     return lab.layer(torch.float32, **({"window": 16} if lab.window else {}))
 
 
-def _kept(layer: Any, x: Tensor) -> tuple[int, int]:
+def kept(layer: Any, x: Tensor) -> tuple[int, int]:
     """The bytes of all storages that autograd saves in a call, and of the largest one."""
     sizes: dict[int, int] = {}
 
@@ -70,7 +70,7 @@ def _kept(layer: Any, x: Tensor) -> tuple[int, int]:
 def work(lab: Lab, see: Evidence) -> None:
     """Twice the tokens take at most 2.2 times the multiplications of a forward pass."""
     layer = _lean(lab)
-    half, whole = (_flops(layer, lab.tokens(1, t, torch.float32)) for t in (LENGTH // 2, LENGTH))
+    half, whole = (flops(layer, lab.tokens(1, t, torch.float32)) for t in (LENGTH // 2, LENGTH))
     see.holds(half > 0, f"the multiplications of a call can be counted; {half} were")
     told = f"{LENGTH // 2} tokens take {half} operations, {LENGTH} take {whole}"
     see.holds(whole <= RATIO * half, f"{told}: {whole / max(half, 1):.2f} times, at most {RATIO}")
@@ -87,18 +87,18 @@ def decode(lab: Lab, see: Evidence) -> None:
     for t in (128, 256):
         x, cache = lab.tokens(1, t + 1, torch.float32), layer.new_cache(1, t + 1)
         layer(x[:, :t], cache=cache)
-        steps.append(_flops(layer, x[:, t:], cache=cache))
+        steps.append(flops(layer, x[:, t:], cache=cache))
     see.holds(steps[0] > 0, f"the multiplications of a step can be counted; {steps[0]} were")
     most = 1.05 if lab.variant.traits.cache == "ring" else RATIO
     told = f"a step after 128 tokens takes {steps[0]} operations, after 256 {steps[1]}"
     see.holds(steps[1] <= most * steps[0], f"{told}: {steps[1] / max(steps[0], 1):.2f} times, at most {most}")
 
 
-def _flops(layer: Any, x: Tensor, **asked: Any) -> int:
+def flops(layer: Any, x: Tensor, **asked: Any) -> int:
     """The operations of a forward pass, in matrix products and in torch's fused kernels."""
     with torch.no_grad(), FlopCounterMode(display=False, custom_mapping=_FUSED) as counter:
         layer(x, **asked)
-    return int(counter.get_total_flops())
+    return int(counter.get_totalflops())
 
 
 def _fused_flops(q: Any, k: Any, v: Any, *_: Any, **__: Any) -> int:
