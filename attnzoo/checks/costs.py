@@ -38,8 +38,9 @@ def memory(lab: Lab, see: Evidence) -> None:
     Every storage that autograd saves is counted once. A hidden matrix of all pairs quadruples.
     """
     layer = _lean(lab)
-    kept = {t: kept(layer, lab.tokens(1, t, torch.float32)) for t in (LENGTH // 2, LENGTH)}
-    (half, largest_half), (whole, largest) = kept.values()
+    (half, largest_half), (whole, largest) = (
+        kept(layer, lab.tokens(1, t, torch.float32)) for t in (LENGTH // 2, LENGTH)
+    )
     see.holds(half > 0, f"a call keeps something for its backward pass, not {half} bytes")
     for what, one, two in (("all that is kept", half, whole), ("the largest tensor kept", largest_half, largest)):
         told = f"{what} for the backward pass grows from {one} to {two} bytes as {LENGTH // 2} tokens become {LENGTH}"
@@ -98,7 +99,7 @@ def flops(layer: Any, x: Tensor, **asked: Any) -> int:
     """The operations of a forward pass, in matrix products and in torch's fused kernels."""
     with torch.no_grad(), FlopCounterMode(display=False, custom_mapping=_FUSED) as counter:
         layer(x, **asked)
-    return int(counter.get_totalflops())
+    return int(counter.get_total_flops())
 
 
 def _fused_flops(q: Any, k: Any, v: Any, *_: Any, **__: Any) -> int:

@@ -1,4 +1,4 @@
-"""Questions about windows, rings, documents, scores and kernels; a layer that has none of these answers by its error."""
+"""Questions about windows, rings, documents, scores and kernels; a layer without these answers by its error."""
 
 from __future__ import annotations
 
