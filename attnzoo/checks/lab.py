@@ -224,13 +224,15 @@ class Lab:
         return torch.randn(*shape, generator=generator, dtype=torch.float64).to(self.device)
 
     def mask(self, *shape: int, draw: int = 0) -> Tensor:
-        """A random boolean mask, two thirds True: every row sees its own index, and the last one misses the first key.
+        """A random boolean mask, two thirds True: every row sees its own index, and the last one misses the first key
+        and the one before its own.
 
-        The certain miss is what keeps a control alive: on few tokens, chance alone may block nothing at all.
+        The certain misses keep a control alive: on few tokens chance alone may block nothing at all, or nothing that a
+        window lets be seen.
         """
         generator = torch.Generator().manual_seed(1000 * self.seed + draw + 7)
         mask = torch.rand(*shape, generator=generator) < 2 / 3
-        mask[..., -1, 0] = False
+        mask[..., -1, 0] = mask[..., -1, max(0, shape[-1] - 2)] = False
         eye = torch.eye(shape[-2], shape[-1], dtype=torch.bool)
         return (mask | eye).to(self.device)
 
