@@ -106,6 +106,20 @@ def refuses_backend(lab: Lab, see: Evidence) -> None:
     see.raises(ConfigError, lambda: lab.fresh(backend="nonesuch"), "backend='nonesuch'", words=("nonesuch", "auto"))
 
 
+@law("build.refuses_window", "C8", needs=[option("window")], cases="default")
+def refuses_window(lab: Lab, see: Evidence) -> None:
+    """A window counts the query's own token: one of no keys, or fewer, is refused."""
+    for window in (0, -3):
+        see.raises(ConfigError, partial(lab.fresh, window=window), f"window={window}", words=("window", window))
+
+
+@law("build.refuses_softcap", "C2", needs=[option("softcap")], cases="default")
+def refuses_softcap(lab: Lab, see: Evidence) -> None:
+    """A softcap of zero, or below, is refused: it would bend all logits to nothing, or turn them over."""
+    for softcap in (0.0, -2.0):
+        see.raises(ConfigError, partial(lab.fresh, softcap=softcap), f"softcap={softcap}", words=("softcap", softcap))
+
+
 @law("build.max_seq_len", "C1", needs=[option("max_seq_len")])
 def max_seq_len(lab: Lab, see: Evidence) -> None:
     """A given max_seq_len is enforced, and nothing of its size is stored: weights load under another one."""
@@ -132,6 +146,8 @@ def options_matter(lab: Lab, see: Evidence) -> None:
         "theta": (100.0, 10000.0),
         "layout": ("half", "interleaved"),
         "rotary_dim": (2, 4),
+        "window": (2, 4),
+        "softcap": (2.0, 50.0),
     }
     x = lab.tokens()
     takes = lab.variant.options or {word for case in lab.variant.cases for word in case}

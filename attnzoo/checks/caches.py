@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attnzoo.checks.evidence import Evidence
 from attnzoo.checks.lab import Lab
-from attnzoo.checks.law import ROOT, cached, law, padded, staged, weights
+from attnzoo.checks.law import ROOT, cached, croppable, growing, law, masked, padded, staged, weights
 from attnzoo.errors import InputError, Unsupported
 from attnzoo.variant import Variant
 
@@ -51,7 +51,7 @@ def equals_whole(lab: Lab, see: Evidence) -> None:
             stepped = fed(layer, layer.new_cache(x.shape[0], t), x, *sizes)
             order = 8 * torch.finfo(dtype).eps  # one query is summed by other kernels than many
             see.close(stepped, whole, f"outputs with a cache, {how}, {dtype}", plain=order)
-    if t > 1:
+    if t > 1 and not lab.case.solitary:
         forgotten = torch.cat([layer(x[:, i : i + 1]) for i in range(t)], dim=1)
         see.reacts(whole, forgotten, "outputs when nothing is remembered")
 
@@ -126,13 +126,14 @@ def reset(lab: Lab, see: Evidence) -> None:
     see.reacts(layer(x), layer(other), "the other sequence's output")
 
 
-@law("cache.crop", "C13", needs=[cached], where=lambda case: case.causal, after=(ROOT, "cache.equals_whole"))
+@law("cache.crop", "C13", needs=[cached, croppable], where=lambda case: case.causal, after=(ROOT, "cache.equals_whole"))
 def crop(lab: Lab, see: Evidence) -> None:
     """`crop(n)` keeps the first n tokens: tokens rejected after a guess leave no trace."""
     layer = lab.layer()
     x, guess = lab.tokens(), lab.tokens(draw=1)
     b, t, _ = x.shape
-    cache = layer.new_cache(b, t)
+    far = {"rollback": t} if lab.variant.traits.cache == "ring" else {}
+    cache = layer.new_cache(b, t, **far)
     layer(torch.cat([x[:, :3], guess[:, 3:]], dim=1), cache=cache)
     cache.crop(3)
     see.holds(cache.length == 3, f"after crop(3) length is 3, not {cache.length}")
@@ -157,7 +158,55 @@ def reorder(lab: Lab, see: Evidence) -> None:
     see.holds((cache.length, cache.nbytes) == held, "reorder keeps length and bytes")
     beams = torch.cat([x[index, :-1], x[:, -1:]], dim=1)
     see.close(layer(x[:, -1:], cache=cache), layer(beams)[:, -1:], "the next output of the reordered beams")
-    see.reacts(layer(beams)[:, -1:], layer(x)[:, -1:], "the next output without reorder")
+    if not lab.case.solitary:
+        see.reacts(layer(beams)[:, -1:], layer(x)[:, -1:], "the next output without reorder")
+
+
+@law("cache.masked", "C4", needs=[cached, masked], where=lambda case: case.causal, after=(ROOT, "cache.equals_whole"))
+def masked_steps(lab: Lab, see: Evidence) -> None:
+    """The mask of a cached step has a column for every token so far: its outputs are those rows of the whole."""
+    layer = lab.layer()
+    x = lab.tokens()
+    b, t, _ = x.shape
+    allowed = lab.mask(b, 1, t, t)
+    for kind, mask in (("boolean", allowed), ("floating", 2 * lab.normal(b, 1, t, t, draw=3))):
+        whole = layer(x, mask=mask)
+        cache, start, outputs = layer.new_cache(b, t), 0, []
+        for size in (t - 4, 1, 3):
+            end = start + size
+            outputs.append(layer(x[:, start:end], cache=cache, mask=mask[:, :, start:end, :end]))
+            start = end
+        see.close(torch.cat(outputs, dim=1), whole, f"outputs of cached steps under a {kind} mask, and of the whole")
+        if not lab.case.solitary:
+            see.reacts(layer(x), whole, f"the output under a {kind} mask")
+    see.holds(cache.length == t, f"after {t} tokens under a mask length is {t}, not {cache.length}")
+
+
+@law("cache.grows", "C13", needs=[growing], where=lambda case: case.causal, after=(ROOT, "cache.equals_whole"))
+def grows(lab: Lab, see: Evidence) -> None:
+    """Without a length, a cache grows as it must: never too full, nothing lost, and as many bytes as of a given length.
+
+    Through the sizes at which rooms are doubled, token by token and in a chunk that is longer than all before it.
+    """
+    layer = lab.layer()
+    x = lab.tokens(t=70)
+    b, t, _ = x.shape
+    whole = layer(x)
+    order = 8 * torch.finfo(x.dtype).eps
+    for how, sizes in {"token by token": [1] * t, "in uneven chunks": [3, 1, 1, 40, 1, 24]}.items():
+        cache, given, start = layer.new_cache(b), layer.new_cache(b, t), 0
+        for size in sizes:
+            end = start + size
+            y = layer(x[:, start:end], cache=cache)
+            see.close(y, whole[:, start:end], f"tokens {start} to {end}, with a growing cache, {how}", plain=order)
+            if start % 16 == 0 or size > 1:
+                layer(x[:, given.length : end], cache=given)
+                seen = (cache.length, cache.nbytes)
+                due = (given.length, given.nbytes)
+                see.holds(
+                    seen == due, f"length and bytes of a growing cache are those of a given room, {due}, not {seen}"
+                )
+            start = end
 
 
 @law("cache.overflow", "C13", needs=[cached], where=lambda case: case.causal)

@@ -11,7 +11,7 @@ from torch import Tensor
 from attnzoo.checks import reference
 from attnzoo.checks.evidence import Evidence
 from attnzoo.checks.lab import Case, Lab
-from attnzoo.checks.law import causal, cross, law, plain, sees_all, staged, weights
+from attnzoo.checks.law import causal, cross, law, plain, sees_all, sees_known, staged, weights
 
 
 def is_causal(case: Case) -> bool:
@@ -43,7 +43,7 @@ def no_future(lab: Lab, see: Evidence) -> None:
             after = call(changed)
             see.close(after[:, :j], before[:, :j], f"{mode}: outputs before token {j}, when tokens from {j} on change")
             see.reacts(before[:, j:], after[:, j:], f"{mode}: outputs from token {j} on")
-    if lab.variant.traits.causal == "optional":
+    if lab.variant.traits.causal == "optional" and not lab.case.solitary:
         free = lab.layer(causal=False)
         changed = torch.cat([x[:, :1], other[:, 1:]], dim=1)
         see.reacts(free(x)[:, :1], free(changed)[:, :1], "the first output with causal=False")
@@ -86,7 +86,7 @@ def _in_chunks(layer: Any, x: Tensor) -> Tensor:
     return torch.cat([layer(part, cache=cache) for part in (x[:, :cut], x[:, cut:]) if part.shape[1]], dim=1)
 
 
-@law("causality.dependencies", "C5", needs=[sees_all], cases="all", where=lambda case: case.t < 20)
+@law("causality.dependencies", "C5", needs=[sees_known], cases="all", where=lambda case: case.t < 20)
 def dependencies(lab: Lab, see: Evidence) -> None:
     """Output i depends on exactly the tokens that it may see: on each of them, and on no other.
 
@@ -96,10 +96,9 @@ def dependencies(lab: Lab, see: Evidence) -> None:
     layer = lab.layer()
     x = lab.tokens(b=1)
     t = x.shape[1]
-    allowed = torch.ones(t, t, dtype=torch.bool, device=lab.device)
-    if lab.causal:
-        allowed = reference.causal(t, t, lab.device)
-    see.exactly(_depends(lambda leaf: layer(leaf), x), allowed, "which outputs (rows) depend on which tokens (columns)")
+    rule = lab.visible(t, t)
+    allowed = torch.ones(t, t, dtype=torch.bool, device=lab.device) if rule is None else rule
+    see.exactly(depends(layer, x), allowed, "which outputs (rows) depend on which tokens (columns)")
 
 
 @law("causality.cross_sees_all", "C5", needs=[cross, sees_all], where=lambda case: not case.causal)
@@ -110,11 +109,11 @@ def cross_sees_all(lab: Lab, see: Evidence) -> None:
     x, context = lab.tokens(b=1, t=t), lab.tokens(b=1, t=t + 4, draw=1)
     everything = torch.ones(t, t + 4, dtype=torch.bool, device=lab.device)
     see.exactly(
-        _depends(lambda leaf: layer(x, leaf), context), everything, "which outputs depend on which context tokens"
+        depends(lambda leaf: layer(x, leaf), context), everything, "which outputs depend on which context tokens"
     )
 
 
-def _depends(call: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+def depends(call: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """(t, s): whether output i moves with token j. A gradient of exactly zero means: no."""
     leaf = x.detach().requires_grad_()
     y = call(leaf)

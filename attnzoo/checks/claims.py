@@ -24,12 +24,16 @@ def unclaimed(lab: Lab, see: Evidence) -> None:
         "context": (traits.cross, x),
         "mask": (traits.mask, torch.ones(t, t, dtype=torch.bool, device=lab.device)),
         "key_mask": (traits.key_mask, torch.ones(b, t, dtype=torch.bool, device=lab.device)),
-        "positions": (traits.positions != "none", torch.arange(t, device=lab.device)),
+        "positions": (traits.takes_positions, torch.arange(t, device=lab.device)),
         "need_weights": (traits.weights, True),
     }
     for word, (claimed, value) in arguments.items():
         if not claimed:
             see.raises(Unsupported, partial(layer, x, **{word: value}), f"{word}, not claimed", words=(word,))
+    if not traits.document:  # only a variant over packed sequences has the argument at all
+        refusals = (Unsupported, TypeError)
+        call = partial(layer, x, document=torch.zeros(b, t, dtype=torch.long, device=lab.device))
+        see.raises(refusals, call, "document, not claimed", words=("document",))
     if traits.cache == "none":
         see.raises(Unsupported, lambda: layer(x, cache=_AnyCache()), "cache, not claimed", words=("cache",))
     see.holds(layer(x).shape == x.shape, "a call that asks for nothing answers")
@@ -51,7 +55,8 @@ def claimed(lab: Lab, see: Evidence) -> None:
     arguments: dict[str, tuple[bool, Any]] = {
         "mask": (traits.mask, lab.mask(t, t)),
         "key_mask": (traits.key_mask, lab.padding([t - 1] * b, t, left=True)),
-        "positions": (traits.positions != "none", torch.arange(t, device=lab.device) + 3),
+        "positions": (traits.takes_positions, torch.arange(t, device=lab.device) + 3),
+        "document": (traits.document, lab.documents(b, t)),
     }
     for word, (claim, value) in arguments.items():
         if claim:

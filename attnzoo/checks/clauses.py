@@ -8,7 +8,8 @@ CLAUSES = {
         "weights are (b, h, t, s). No batch or no tokens gives an empty output."
     ),
     "C2": (
-        "Logits are scale * q·k; scale, where not given, is head_dim ** -0.5; a given one, zero too, is taken as it is."
+        "Logits are scale * q·k; scale, where not given, is head_dim ** -0.5; a given one, zero too, is taken as it "
+        "is. Order: scale, softcap, bias, visibility, softmax; a sink is one more logit, neither scaled nor capped."
     ),
     "C3": (
         "A boolean mask is True where attention is allowed; a floating mask is added in the wide type and gets its "
@@ -19,15 +20,15 @@ CLAUSES = {
         "(b, s)."
     ),
     "C5": (
-        "Causality goes by token index, cached tokens counted, bottom-right; positions feed rotations and biases "
-        "only; context has neither."
+        "Causality, windows and documents go by token index, cached tokens counted, bottom-right; positions feed "
+        "rotations and biases only; context has none of these."
     ),
     "C6": (
         "A query that may see no key gives exactly zero, with finite zero gradients; finite values behind a mask "
         "never reach an output or a gradient."
     ),
     "C7": "Query head h reads key-value head h // (heads // kv_heads).",
-    "C8": "A window of n is n keys, the query's own included.",
+    "C8": "A window of n is n keys, the query's own included; where nothing is causal, those with |i - j| < n.",
     "C9": "RoPE names its layout, half or interleaved; angles are made in float64, at any position.",
     "C10": "Softmax is taken in float32, or the layer's type where that is wider, and the result cast back.",
     "C11": "Dropout (0 <= p < 1) acts on the weights, is off in eval, and dropout=0 is bitwise the same as none.",

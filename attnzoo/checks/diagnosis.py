@@ -17,7 +17,16 @@ import torch
 
 from attnzoo import oracle
 from attnzoo.checks.faults import FAULTS
-from attnzoo.checks.faults.specimen import RotarySpecimen, Specimen
+from attnzoo.checks.faults.kinds import (
+    AbsoluteSpecimen,
+    AlibiSpecimen,
+    CappedSpecimen,
+    PackedSpecimen,
+    RotarySpecimen,
+    SunkSpecimen,
+    WindowSpecimen,
+)
+from attnzoo.checks.faults.specimen import Specimen
 from attnzoo.checks.lab import Lab, option_cases
 from attnzoo.checks.questions import QUESTIONS, Answer, Witness, ask
 from attnzoo.variant import Variant
@@ -80,7 +89,7 @@ def diagnose(variant: Variant, device: torch.device, seed: int = 0) -> Diagnosis
         return Diagnosis(reason="its oracle is not an attnzoo.oracle.Layer, in which faults can be planted")
     kinds: dict[str, type[Specimen]] = {
         "": Specimen,
-        **{fault.id: fault.layer for fault in FAULTS if _possible(fault.layer, definitions[0])},
+        **{fault.id: fault.layer for fault in FAULTS if _possible(fault.layer, features(variant, definitions[0]))},
     }
     candidates = {
         name: interview([_planted(lab, definition, kind) for lab, definition in zip(labs, definitions, strict=True)])
@@ -173,14 +182,30 @@ def _suspect(lab: Lab) -> Witness:
     return Witness(lab, make)
 
 
+def features(variant: Variant, definition: oracle.Layer) -> list[type[Specimen]]:
+    """What the specimen must have to be a layer of this definition."""
+    has: dict[type[Specimen], bool] = {
+        WindowSpecimen: definition.window is not None,
+        CappedSpecimen: definition.softcap is not None,
+        AlibiSpecimen: definition.alibi,
+        SunkSpecimen: "sinks" in definition.params,
+        PackedSpecimen: variant.traits.document,
+        RotarySpecimen: definition.rope is not None,
+    }
+    return [feature for feature, there in has.items() if there]
+
+
 def _planted(lab: Lab, definition: oracle.Layer, layer: type[Specimen]) -> Witness:
-    """A layer with the suspect's weights and the fault in it."""
-    kind = layer
-    if definition.rope and not issubclass(layer, RotarySpecimen):
-        kind = RotarySpecimen if layer is Specimen else type(layer.__name__, (layer, RotarySpecimen), {})
+    """A layer with the suspect's weights and the fault in it, and all else that the suspect has."""
+    needed = features(lab.variant, definition)
+    missing = [feature for feature in needed if not issubclass(layer, feature)]
+    own = () if layer is Specimen and missing else (layer,)
+    kind = layer if not missing else type(layer.__name__, (*own, *missing), {})
+    # A step that is wrong is wrong in the plain path of a window; its blocks take the steps in another way.
+    plain = {"backend": "eager"} if WindowSpecimen in missing and layer is not Specimen else {}
 
     def make(dtype: torch.dtype, /, *, redrawn: bool = True, **options: Any) -> Any:
-        built = kind(**{**_options(definition), **options}).to(lab.device)
+        built = kind(**{**_options(definition), **plain, **options}).to(lab.device)
         if redrawn:
             _load(built, definition)
         return built.to(dtype).eval()
@@ -203,6 +228,8 @@ def _options(definition: oracle.Layer) -> dict[str, Any]:
         "causal": definition.causal,
         "scale": None if usual else definition.scale,
         **({"theta": rope.theta, "layout": rope.layout, "rotary_dim": rope.rotary_dim} if rope else {}),
+        **({} if definition.window is None else {"window": definition.window}),
+        **({} if definition.softcap is None else {"softcap": definition.softcap}),
     }
 
 
@@ -214,8 +241,11 @@ def _load(layer: Specimen, definition: oracle.Layer) -> None:
             for values, name in ((weight, "weight"), (bias, "bias")):
                 if values is not None and getattr(linear, name) is not None:
                     getattr(linear, name).copy_(torch.from_numpy(values))
+        if isinstance(layer, SunkSpecimen):
+            layer.sinks.copy_(torch.from_numpy(definition.params["sinks"]))
 
 
-def _possible(layer: type[Specimen], definition: oracle.Layer) -> bool:
-    """Whether a layer of this definition could have this fault."""
-    return layer.places == "none" or (layer.places == "rotary" and definition.rope is not None)
+def _possible(layer: type[Specimen], has: Sequence[type[Specimen]]) -> bool:
+    """Whether a layer of these features could have this fault: it takes no feature that they lack."""
+    features = [WindowSpecimen, CappedSpecimen, AlibiSpecimen, SunkSpecimen, PackedSpecimen, RotarySpecimen]
+    return all(feature in has for feature in (*features, AbsoluteSpecimen) if issubclass(layer, feature))

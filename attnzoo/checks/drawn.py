@@ -36,12 +36,14 @@ class Example:
     lengths: tuple[int, ...]
     cuts: tuple[int, ...]
     first: int
+    packed: bool = False
 
     def __str__(self) -> str:
         padded = f", lengths {self.lengths}" if self.lengths else ""
         cached = f", cache fed at {self.cuts}" if self.cuts else ""
         moved = f", positions from {self.first}" if self.first else ""
-        return f"{self.case.words}, {self.dtype}, {self.layout}, mask {self.mask}{padded}{cached}{moved}"
+        packed = ", documents" if self.packed else ""
+        return f"{self.case.words}, {self.dtype}, {self.layout}, mask {self.mask}{padded}{cached}{moved}{packed}"
 
 
 @st.composite
@@ -56,6 +58,10 @@ def examples(draw: st.DrawFn, variant: Variant) -> Example:
         heads = groups * draw(st.integers(1, 3))
         shared = {"kv_heads": groups} if "kv_heads" in takes else {}
         case = case.change(heads=heads, head_dim=draw(st.sampled_from([2, 4, 6, 8])), **shared)
+    if "window" in takes and draw(st.booleans()):
+        case = case.change(window=draw(st.sampled_from([1, 2, 3, 5, 16, 64, 1000])))
+    if "softcap" in takes and draw(st.booleans()):
+        case = case.change(softcap=draw(st.sampled_from([0.5, 3.0, 50.0])))
     causal = case.causal and traits.causal != "never"
     cached = causal and traits.cache != "none" and draw(st.booleans())
     padded = traits.key_mask and not cached and draw(st.booleans())
@@ -69,7 +75,8 @@ def examples(draw: st.DrawFn, variant: Variant) -> Example:
         ),
         lengths=draw(lengths) if padded else (),
         cuts=tuple(sorted(draw(st.sets(st.integers(1, case.t), max_size=4)))) if cached else (),
-        first=draw(st.sampled_from([0, 3, 1000])) if traits.positions != "none" and not cached else 0,
+        first=draw(st.sampled_from([0, 3, 1000])) if traits.takes_positions and not cached else 0,
+        packed=traits.document and draw(st.booleans()),
     )
 
 
@@ -121,6 +128,8 @@ def _asked(lab: Lab, example: Example) -> dict[str, Tensor]:
         asked["mask"] = 2 * lab.normal(b, 1, t, t, draw=3).to(example.dtype)
     if example.lengths:
         asked["key_mask"] = lab.padding(list(example.lengths), t, left=True)
+    if example.packed:
+        asked["document"] = lab.documents(b, t)
     if example.first:
         asked["positions"] = torch.arange(t, device=lab.device) + example.first
     return asked

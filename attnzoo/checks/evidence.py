@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from attnzoo.checks import tolerance
-from attnzoo.errors import AttnZooError
 
 # A positive control moves a result of unit scale by far more than rounding; less than this is no reaction.
 REACTION = 1e-3
@@ -73,18 +72,24 @@ class Evidence:
         self.holds(bool(torch.isfinite(values).all()), f"{what}: must be finite, but holds NaN or infinity")
 
     def raises(
-        self, kind: type[AttnZooError], call: Callable[[], Any], what: str, *, words: tuple[object, ...] = ()
+        self,
+        kind: type[Exception] | tuple[type[Exception], ...],
+        call: Callable[[], Any],
+        what: str,
+        *,
+        words: tuple[object, ...] = (),
     ) -> None:
-        """The call is refused with this error, whose text holds the words that help."""
+        """The call is refused with this error, or one of these, whose text holds the words that help."""
+        due = kind.__name__ if isinstance(kind, type) else " or ".join(one.__name__ for one in kind)
         try:
             call()
         except kind as refusal:
             missing = [str(word) for word in words if str(word) not in str(refusal)]
             self.holds(not missing, f"{what}: the error must name {', '.join(missing)}; it says: {refusal}")
         except Exception as other:
-            raise Broken(f"{what}: must raise {kind.__name__}, but raised {type(other).__name__}: {other}") from other
+            raise Broken(f"{what}: must raise {due}, but raised {type(other).__name__}: {other}") from other
         else:
-            raise Broken(f"{what}: must raise {kind.__name__}, but was accepted")
+            raise Broken(f"{what}: must raise {due}, but was accepted")
 
     def differs(self, one: Tensor, other: Tensor, what: str) -> None:
         """The law asks for a difference, and there is one."""

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from attnzoo.checks import reference
 from attnzoo.errors import ConfigError, did_you_mean
 from attnzoo.variant import Variant
 
@@ -44,6 +45,11 @@ class Case:
         return Case(self.name, options, own["b"], own["t"], {**self.changed, **sizes})
 
     @property
+    def solitary(self) -> bool:
+        """Built with a window of 1: each token sees itself only, and what comes from others does not show."""
+        return self.options.get("window") == 1
+
+    @property
     def flat(self) -> bool:
         """Built with scale 0: every logit is zero, and what only moves logits does not show."""
         return self.options.get("scale") == 0
@@ -69,6 +75,10 @@ def option_cases(variant: Variant) -> list[Case]:
     if "heads" in takes and "kv_heads" in takes and "heads" in first:
         named["kv-heads-1"] = {**first, "kv_heads": 1}
         named["kv-heads-all"] = {**first, "kv_heads": first["heads"]}
+    if "window" in takes and "window" in first:
+        named["window-1"] = {**first, "window": 1}
+    if "softcap" in takes:
+        named["softcap-1"] = {**first, "softcap": 1.0}
     return [
         Case(name, options, *_free_sizes(options)) for name, options in named.items() if _builds(variant, name, options)
     ]
@@ -165,6 +175,37 @@ class Lab:
         """Whether the case's layer is causal."""
         return self.variant.traits.causal != "never" and self.case.causal
 
+    @property
+    def window(self) -> int | None:
+        """The window of the case's layer, where its variant has one."""
+        options = self.case.options
+        takes = (self.variant.options or {}).get("window")
+        given = options.get("window", takes.default if takes else None)
+        return int(given) if isinstance(given, int) else None
+
+    def visible(self, t: int, s: int) -> Tensor | None:
+        """(t, s), which keys the rules of the case's layer allow to the newest t of s tokens; None for all."""
+        return reference.visible(t, s, self.device, causal=self.causal, window=self.window)
+
+    def documents(self, b: int, t: int) -> Tensor:
+        """Ids (b, t) of packed documents, in pieces of 1 to 5 tokens that differ from sample to sample.
+
+        The names are no consecutive numbers, may be below zero, and each sample's first name comes again at its end:
+        a document is known by its id, not by its borders.
+        """
+        names = [70_000, -3, 12, 5, 1_000_003, 0, 8, -41]
+        generator = torch.Generator().manual_seed(1000 * self.seed + 11)
+        rows = []
+        for sample in range(b):
+            row: list[int] = []
+            while len(row) < t:
+                size = 1 if len(row) == sample + 1 else int(torch.randint(1, 6, (1,), generator=generator))
+                row += [names[(sample + len(set(row))) % 8]] * size
+            row = row[:t]
+            row[-1] = row[0] if t > 6 else row[-1]
+            rows.append(row)
+        return torch.tensor(rows, dtype=torch.long, device=self.device).reshape(b, t)
+
     def scale(self, q: Tensor) -> float:
         """The scale that the case's layer must use (C2). q: (b, h, t, d)"""
         given = self.case.options.get("scale")
@@ -183,13 +224,15 @@ class Lab:
         return torch.randn(*shape, generator=generator, dtype=torch.float64).to(self.device)
 
     def mask(self, *shape: int, draw: int = 0) -> Tensor:
-        """A random boolean mask, two thirds True: every row sees its own index, and the last one misses the first key.
+        """A random boolean mask, two thirds True: every row sees its own index, and the last one misses the first key
+        and the one before its own.
 
-        The certain miss is what keeps a control alive: on few tokens, chance alone may block nothing at all.
+        The certain misses keep a control alive: on few tokens chance alone may block nothing at all, or nothing that a
+        window lets be seen.
         """
         generator = torch.Generator().manual_seed(1000 * self.seed + draw + 7)
         mask = torch.rand(*shape, generator=generator) < 2 / 3
-        mask[..., -1, 0] = False
+        mask[..., -1, 0] = mask[..., -1, max(0, shape[-1] - 2)] = False
         eye = torch.eye(shape[-2], shape[-1], dtype=torch.bool)
         return (mask | eye).to(self.device)
 

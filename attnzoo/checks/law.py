@@ -6,8 +6,9 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from attnzoo.errors import Unsupported
 from attnzoo.protocol import Staged
 from attnzoo.variant import Variant
 
@@ -120,15 +121,22 @@ def cross(variant: Variant) -> str | None:
 
 
 def positional(variant: Variant) -> str | None:
-    """It knows positions."""
-    return "knows no positions" if variant.traits.positions == "none" else None
+    """It takes positions."""
+    if variant.traits.takes_positions:
+        return None
+    return "knows no positions" if variant.traits.positions == "none" else "takes no positions"
 
 
 def plain(variant: Variant) -> str | None:
     """Its attention is the plain one, so that torch's SDPA is its truth."""
     if not variant.traits.plain:
         return "declares that its attention is more than SDPA"
-    return sees_all(variant)
+    return sees_known(variant)
+
+
+def sees_known(variant: Variant) -> str | None:
+    """Which keys a query may see can be told from outside: all of them, or those of its window."""
+    return None if option("window")(variant) is None else sees_all(variant)
 
 
 def sees_all(variant: Variant) -> str | None:
@@ -141,6 +149,41 @@ def staged(variant: Variant) -> str | None:
     if isinstance(variant.build(**variant.cases[0]), Staged):
         return None
     return "shows no stages (project, attend, merge)"
+
+
+def documents(variant: Variant) -> str | None:
+    """It takes the ids of packed documents."""
+    return None if variant.traits.document else "declares that it takes no document"
+
+
+def ring(variant: Variant) -> str | None:
+    """Its cache holds a window only, whose length its options tell."""
+    kind = variant.traits.cache
+    return option("window")(variant) if kind == "ring" else f"declares cache {kind!r}, not 'ring'"
+
+
+def takes_in_cache(variant: Variant, word: str) -> bool:
+    """Whether `new_cache` has a parameter of this name that may be left out."""
+    layer: Any = variant.build(**variant.cases[0])
+    known = inspect.signature(layer.new_cache).parameters
+    return word in known and known[word].default is not known[word].empty
+
+
+def growing(variant: Variant) -> str | None:
+    """Its cache grows when no length is set."""
+    if reason := cached(variant):
+        return reason
+    try:
+        return None if takes_in_cache(variant, "max_len") else "has caches of a given length only (max_len)"
+    except Unsupported:
+        return "gives no cache for its first case"
+
+
+def croppable(variant: Variant) -> str | None:
+    """What its cache was told can be taken back; a ring must be told beforehand how far."""
+    if variant.traits.cache != "ring" or takes_in_cache(variant, "rollback"):
+        return cached(variant)
+    return "has a ring that takes nothing back (new_cache has no rollback)"
 
 
 def with_oracle(variant: Variant) -> str | None:

@@ -10,12 +10,12 @@ from torch import Tensor
 from attnzoo.checks import reference
 from attnzoo.checks.evidence import Evidence
 from attnzoo.checks.lab import Case, Lab
-from attnzoo.checks.law import ROOT, law, masked, padded, plain, sees_all, staged, weights
+from attnzoo.checks.law import ROOT, law, masked, padded, plain, sees_all, sees_known, staged, weights
 
 
 def several(case: Case) -> bool:
-    """Cases with tokens to mask."""
-    return case.t > 2
+    """Cases with tokens to mask, of which some see others."""
+    return case.t > 2 and not case.solitary
 
 
 @law("mask.all_true", "C12", needs=[masked], cases="all")
@@ -116,7 +116,7 @@ def adds(lab: Lab, see: Evidence) -> None:
     b, t, _ = x.shape
     q, k, v = (stage.detach() for stage in layer.project(x))
     h = q.shape[1]
-    visible = reference.causal(t, t, lab.device) if lab.causal else None
+    visible = lab.visible(t, t)
     dy = lab.tokens(draw=4)
     for shape in ((t, t), (b, 1, 1, t), (1, h, t, t), (b, h, t, t)):
         bias = 2 * lab.normal(*shape, draw=3)
@@ -329,7 +329,7 @@ def overflow(lab: Lab, see: Evidence) -> None:
             see.close(loud, clean, f"the weighted sum beside a hidden key of {largest:.1e} by {', '.join(asked)}")
 
 
-@law("mask.out_of_reach", "C3", needs=[masked, weights, sees_all], where=several, after=(ROOT, "mask.all_true"))
+@law("mask.out_of_reach", "C3", needs=[masked, weights, sees_known], where=several, after=(ROOT, "mask.all_true"))
 def out_of_reach(lab: Lab, see: Evidence) -> None:
     """A blocked key has a weight of exactly zero even where its logit would win by far, and a visible one has not."""
     for dtype in (*lab.dtypes(), torch.bfloat16, torch.float16):
@@ -338,7 +338,8 @@ def out_of_reach(lab: Lab, see: Evidence) -> None:
         t = x.shape[1]
         mask = lab.mask(t, t)
         w = layer(x, mask=mask, need_weights=True)[1]
-        visible = mask & reference.causal(t, t, lab.device) if lab.causal else mask
+        rule = lab.visible(t, t)
+        visible = mask if rule is None else mask & rule
         behind = w.masked_select(~visible)
         see.exactly(behind, torch.zeros_like(behind), f"weights behind a mask, {dtype}")
         see.reacts(torch.zeros_like(w), w, "weights before the mask")

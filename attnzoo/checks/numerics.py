@@ -39,14 +39,14 @@ def half_sdpa(lab: Lab, see: Evidence) -> None:
         layer = lab.layer(dtype)
         q, k, v = layer.project((3 * lab.tokens()).to(dtype))
         t, s = q.shape[2], k.shape[2]
-        visible = reference.causal(t, s, lab.device) if lab.causal else None
+        visible = lab.visible(t, s)
         scale = lab.scale(q)
         due = reference.attention(q.double(), k.double(), v.double(), visible=visible, scale=scale)
         peer = reference.attention(q, k, v, visible=visible, scale=scale)
-        _no_worse(see, layer.attend(q, k, v), peer, due, f"the weighted sum, {dtype}")
+        no_worse(see, layer.attend(q, k, v), peer, due, f"the weighted sum, {dtype}")
         if lab.variant.traits.weights:
             mixed, _ = layer.attend(q, k, v, need_weights=True)
-            _no_worse(see, mixed, peer, due, f"the weighted sum with weights asked for, {dtype}")
+            no_worse(see, mixed, peer, due, f"the weighted sum with weights asked for, {dtype}")
 
 
 @law("numerics.half_layer", "C17", needs=[plain, staged], cases="all")
@@ -62,9 +62,9 @@ def half_layer(lab: Lab, see: Evidence) -> None:
         truth = lab.layer()
         truth.load_state_dict({name: values.double() for name, values in layer.state_dict().items()})
         q, k, v = layer.project(x)
-        visible = reference.causal(q.shape[2], k.shape[2], lab.device) if lab.causal else None
+        visible = lab.visible(q.shape[2], k.shape[2])
         peer = layer.merge(reference.attention(q, k, v, visible=visible, scale=lab.scale(q)))
-        _no_worse(see, layer(x), peer, truth(x.double()), f"the layer, {dtype}")
+        no_worse(see, layer(x), peer, truth(x.double()), f"the layer, {dtype}")
         mixed = layer.attend(q, k, v)
         _rounded_once(see, layer.merge(mixed), truth.merge(mixed.double()), f"the merged output, {dtype}")
         for name, got, due in zip("qkv", (q, k, v), truth.project(x.double()), strict=True):
@@ -84,12 +84,12 @@ def half_weights(lab: Lab, see: Evidence) -> None:
         see.holds(mean <= allowed, f"the weights err by {mean:.1e} in the mean, at most {allowed:.1e}, {dtype}")
 
 
-def _no_worse(see: Evidence, got: Tensor, peer: Tensor, due: Tensor, what: str) -> None:
-    """The mean error is at most twice the peer's, plus a floor of half a rounding of the type."""
+def no_worse(see: Evidence, got: Tensor, peer: Tensor, due: Tensor, what: str, roundings: float = 1 / 2) -> None:
+    """The mean error is at most twice the peer's, plus a floor of half a rounding of the type, or as many as told."""
     ours, theirs = (float((values.double() - due).detach().abs().mean()) for values in (got, peer))
-    floor = tolerance.FLOOR[got.dtype] / 2 * max(1.0, float(due.detach().abs().mean()))
+    floor = tolerance.FLOOR[got.dtype] * roundings * max(1.0, float(due.detach().abs().mean()))
     see.finite(got, what)
-    see.holds(ours <= 2 * theirs + floor, f"{what} errs by {ours:.1e} in the mean, SDPA by {theirs:.1e}")
+    see.holds(ours <= 2 * theirs + floor, f"{what} errs by {ours:.1e} in the mean, what is plain by {theirs:.1e}")
 
 
 def _rounded_once(see: Evidence, got: Tensor, due: Tensor, what: str) -> None:

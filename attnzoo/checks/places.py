@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from attnzoo.checks.evidence import Evidence
-from attnzoo.checks.lab import Lab
+from attnzoo.checks.lab import Case, Lab
 from attnzoo.checks.law import law, positional, sees_all
 from attnzoo.variant import Variant
 
@@ -25,6 +25,12 @@ def absolute(variant: Variant) -> str | None:
     """It sees where a token stands."""
     kind = variant.traits.positions
     return None if kind == "absolute" else f"declares positions {kind!r}, not 'absolute'"
+
+
+def indexed(variant: Variant) -> str | None:
+    """It knows the order of the tokens, and takes no positions."""
+    kind = variant.traits.positions
+    return None if kind == "index" else f"declares positions {kind!r}, not 'index'"
 
 
 @law("position.permutation", "C5", needs=[unplaced, sees_all], where=lambda case: case.t > 1)
@@ -47,7 +53,7 @@ def permutation(lab: Lab, see: Evidence) -> None:
     see.reacts(layer(x)[:, 0], layer(x[:, turned])[:, 0], "the first output when another token comes first")
 
 
-@law("position.shift", "C9", needs=[relative], where=lambda case: not case.flat)
+@law("position.shift", "C9", needs=[relative], where=lambda case: not case.flat and not case.solitary)
 def shift(lab: Lab, see: Evidence) -> None:
     """Relative positions see distances only: counting from elsewhere changes nothing, counting in other steps does.
 
@@ -91,7 +97,12 @@ def distinct(lab: Lab, see: Evidence) -> None:
         see.finite(y, f"the output from position 2048 on, {dtype}")
 
 
-@law("position.per_sample", "C5", needs=[positional], where=lambda case: case.b > 1 and case.t > 1 and not case.flat)
+def placed(case: Case) -> bool:
+    """Cases of several samples of several tokens, in which positions show."""
+    return case.b > 1 and case.t > 1 and not case.flat and not case.solitary
+
+
+@law("position.per_sample", "C5", needs=[positional], where=placed)
 def per_sample(lab: Lab, see: Evidence) -> None:
     """Positions (b, t) belong to their sample: each is as it would be alone."""
     layer = lab.layer()
@@ -127,3 +138,17 @@ def matters(lab: Lab, see: Evidence) -> None:
     index = torch.arange(x.shape[1], device=lab.device)
     see.differs(layer(x), layer(x, positions=index + 1), "the outputs in place and one position further")
     see.finite(layer(x, positions=index + 1), "the output one position further")
+
+
+@law("position.order", "C5", needs=[indexed], where=lambda case: case.t > 2)
+def order(lab: Lab, see: Evidence) -> None:
+    """What goes by the index of the tokens knows their order: permuted tokens do not give permuted outputs.
+
+    And by nothing else: a token's output depends on what stands around it, not on what a sample beside it is.
+    """
+    layer = lab.layer()
+    x = lab.tokens()
+    t = x.shape[1]
+    turned = [*reversed(range(t - 1)), t - 1]
+    see.differs(layer(x)[:, -1], layer(x[:, turned])[:, -1], "the last output when the tokens before it are reversed")
+    see.reacts(layer(x)[:, 0], layer(x[:, turned])[:, 0], "the first output when another token comes first")

@@ -5,6 +5,8 @@ Written apart from `attnzoo.ops`, so that a shared bug cannot cancel out.
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -13,6 +15,29 @@ from torch.nn import functional as F
 def causal(t: int, s: int, device: torch.device) -> Tensor:
     """(t, s), True where query i, token s - t + i of the sequence, may see key j (C5)."""
     return torch.ones(t, s, dtype=torch.bool, device=device).tril(s - t)
+
+
+def visible(
+    t: int,
+    s: int,
+    device: torch.device,
+    *,
+    causal: bool,
+    window: int | None = None,
+    document: Tensor | None = None,
+) -> Tensor | None:
+    """Which keys a query may see, by their index in the sequence: (t, s), with documents (b, 1, t, s); None for all.
+
+    The queries are the newest t of the s tokens.    window: the nearest so many, the own included (C8)
+    document: (b, s), ids
+    """
+    i, j = torch.arange(s - t, s, device=device)[:, None], torch.arange(s, device=device)
+    rules = [i >= j] if causal else []
+    if window is not None:
+        rules.append((i - j).abs() < window)
+    if document is not None:
+        rules.append(document[:, None, s - t :, None] == document[:, None, None, :])
+    return None if not rules else functools.reduce(torch.logical_and, rules)
 
 
 def attention(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from attnzoo.checks import tolerance
 from attnzoo.checks.evidence import Evidence
 from attnzoo.checks.lab import Lab
 from attnzoo.checks.law import ROOT, law, staged, weights
@@ -40,12 +41,12 @@ def same_output(lab: Lab, see: Evidence) -> None:
         y, asked = layer(x), layer(x, need_weights=True)[0]
         see.close(asked, y, f"the output with weights asked for, {dtype}")
         (dx,), (dx_asked,) = torch.autograd.grad(y, x, dy), torch.autograd.grad(asked, x, dy)
-        see.close(dx_asked, dx, f"the input's gradient with weights asked for, {dtype}", plain=_rounding(dtype))
-
-
-def _rounding(dtype: torch.dtype) -> float:
-    """Two sound orders of summing gradients may differ by some roundings of a sum over tokens and channels."""
-    return 16 * torch.finfo(dtype).eps
+        see.close(
+            dx_asked,
+            dx,
+            f"the input's gradient with weights asked for, {dtype}",
+            plain=tolerance.rounding(dtype, tolerance.ROUNDINGS_OF_INPUT),
+        )
 
 
 @law("rows.used", "C12", needs=[weights, staged], cases="all", after=(ROOT, "shape.weights"))

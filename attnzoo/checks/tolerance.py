@@ -20,6 +20,11 @@ FLOOR = {
 # How much of the error of the plain computation a layer may make (C17).
 SHARE = 2.0
 
+# A gradient sums over tokens and channels, so that its last digits depend on the order: this many roundings are sound.
+# The gradient of a key's bias is all cancellation: it was seen to need 64. That of the input is content with 16.
+ROUNDINGS = 64
+ROUNDINGS_OF_INPUT = 16
+
 # A plain computation that is itself wrong buys no more than this many floors.
 CEILING = 50.0
 
@@ -32,6 +37,11 @@ def budget(dtype: torch.dtype, plain: float = 0.0) -> float:
     """
     floor = FLOOR[dtype]
     return min(max(floor, SHARE * plain), CEILING * floor)
+
+
+def rounding(dtype: torch.dtype, roundings: int = ROUNDINGS) -> float:
+    """What sound orders of summing a gradient may differ by."""
+    return roundings * torch.finfo(dtype).eps
 
 
 def error(actual: Tensor, expected: Tensor) -> tuple[float, tuple[int, ...]]:

@@ -12,10 +12,6 @@ from attnzoo.checks.evidence import Evidence
 from attnzoo.checks.lab import Lab, array, tensor
 from attnzoo.checks.law import ROOT, cross, law, option, plain, positional, staged, with_oracle
 
-# A gradient sums over tokens and channels, so that its last digits depend on the order: this many roundings are sound.
-# The gradient of a key's bias is all cancellation: it was seen to need 64.
-ROUNDINGS = 64
-
 
 def questions(lab: Lab, x: Tensor) -> dict[str, dict[str, Tensor]]:
     """The ways to ask that the variant claims to answer."""
@@ -27,11 +23,15 @@ def questions(lab: Lab, x: Tensor) -> dict[str, dict[str, Tensor]]:
         asked["floating mask"] = {"mask": 2 * lab.normal(b, 1, t, t, draw=3).to(x.dtype)}
     if traits.key_mask:
         asked["key_mask"] = {"key_mask": lab.padding([max(1, t - 2 * i) for i in range(b)], t, left=True)}
-    if traits.positions != "none":
+    if traits.takes_positions:
         asked["positions"] = {"positions": torch.arange(t, device=lab.device) * 3 + 5}
         asked["positions per sample"] = {
             "positions": torch.arange(b, device=lab.device)[:, None] * 4 + torch.arange(t, device=lab.device)
         }
+    if traits.document:
+        asked["documents"] = {"document": lab.documents(b, t)}
+        if traits.mask:
+            asked["documents and floating mask"] = {**asked["documents"], **asked["floating mask"]}
     return asked
 
 
@@ -60,13 +60,12 @@ def _plain_error(lab: Lab, layer: Any, x: Tensor) -> float:
         return 0.0
     due, _ = oracle_of(lab, layer).forward(array(x))
     q, k, v = layer.project(x)
-    visible = reference.causal(q.shape[2], k.shape[2], lab.device) if lab.causal else None
-    peer = layer.merge(reference.attention(q, k, v, visible=visible, scale=lab.scale(q)))
+    peer = layer.merge(reference.attention(q, k, v, visible=lab.visible(q.shape[2], k.shape[2]), scale=lab.scale(q)))
     return tolerance.error(peer, tensor(due))[0]
 
 
 @law("truth.oracle_gradients", "C2", needs=[with_oracle], cases="all", after=(ROOT, "truth.oracle"))
-def oracle_gradients(lab: Lab, see: Evidence) -> None:
+def oraclegradients(lab: Lab, see: Evidence) -> None:
     """The gradients of the input and of every parameter are those of the definition, derived by hand."""
     for dtype in lab.dtypes():
         layer = lab.layer(dtype)
@@ -75,13 +74,13 @@ def oracle_gradients(lab: Lab, see: Evidence) -> None:
             truth = oracle_of(lab, layer)
             truth.forward(array(x), **{word: array(value) for word, value in asked.items()})
             dx, _ = truth.backward(array(dy))
-            gradients = _gradients(layer, x, dy, asked)
+            found = gradients(layer, x, dy, asked)
             due = {"the input": dx, **truth.grads}
-            missing = [name for name in gradients if name not in due]
+            missing = [name for name in found if name not in due]
             see.holds(not missing, f"the oracle gives a gradient for every parameter; it lacks {', '.join(missing)}")
-            for name, got in gradients.items():
+            for name, got in found.items():
                 what = f"the gradient of {name}, {how}, {dtype}"
-                see.close(got, tensor(due[name]), what, plain=rounding(dtype))
+                see.close(got, tensor(due[name]), what, plain=tolerance.rounding(dtype))
 
 
 @law(
@@ -109,7 +108,7 @@ def oracle_cross(lab: Lab, see: Evidence) -> None:
             ("input", "context"), torch.autograd.grad(y, leaves, dy), (dx, dcontext), strict=True
         ):
             see.holds(due is not None, f"the oracle gives a gradient for the {name}")
-            see.close(got, tensor(due), f"the {name}'s gradient with context, {dtype}", plain=rounding(dtype))
+            see.close(got, tensor(due), f"the {name}'s gradient with context, {dtype}", plain=tolerance.rounding(dtype))
         see.reacts(y, layer(x, lab.tokens(t=t + 4, dtype=dtype, draw=6), key_mask=real), "the output, another context")
 
 
@@ -118,11 +117,6 @@ def oracle_of(lab: Lab, layer: Any) -> Any:
     make = lab.variant.oracle
     assert make is not None  # the law needs it
     return make(layer)
-
-
-def rounding(dtype: torch.dtype) -> float:
-    """What sound orders of summing a gradient may differ by."""
-    return ROUNDINGS * torch.finfo(dtype).eps
 
 
 @law("truth.sdpa", "C2", needs=[plain, staged], cases="all")
@@ -136,7 +130,7 @@ def sdpa(lab: Lab, see: Evidence) -> None:
         layer = lab.layer(dtype)
         q, k, v = (stage.detach().requires_grad_() for stage in layer.project(lab.tokens(dtype=dtype)))
         t, s = q.shape[2], k.shape[2]
-        visible = reference.causal(t, s, lab.device) if lab.causal else None
+        visible = lab.visible(t, s)
         mixed = layer.attend(q, k, v)
         peer = reference.attention(q, k, v, visible=visible, scale=lab.scale(q))
         exact = [stage.detach().double().requires_grad_() for stage in (q, k, v)]
@@ -145,7 +139,7 @@ def sdpa(lab: Lab, see: Evidence) -> None:
         pull = lab.normal(*mixed.shape, draw=2).to(dtype)
         got, want = torch.autograd.grad(mixed, (q, k, v), pull), torch.autograd.grad(due, exact, pull.double())
         for name, one, other in zip("qkv", got, want, strict=True):
-            see.close(one, other, f"the gradient of {name}, {dtype}", plain=rounding(dtype), dtype=dtype)
+            see.close(one, other, f"the gradient of {name}, {dtype}", plain=tolerance.rounding(dtype), dtype=dtype)
 
 
 @law("truth.finite_differences", "C2", cases="default")
@@ -157,9 +151,9 @@ def finite_differences(lab: Lab, see: Evidence) -> None:
     """
     layer = lab.layer()
     x, dy = lab.tokens(), lab.tokens(draw=2)
-    gradients = _gradients(layer, x, dy, {})
+    slopes = gradients(layer, x, dy, {})
     tensors = {"the input": x, **dict(layer.named_parameters())}
-    for name, gradient in gradients.items():
+    for name, gradient in slopes.items():
         if gradient.numel() == 0:
             continue
         directions = _directions(lab, gradient)
@@ -168,7 +162,7 @@ def finite_differences(lab: Lab, see: Evidence) -> None:
         scale = max(1.0, float(gradient.abs().max()))
         worst = float((measured - due).abs().max()) / scale
         see.holds(worst < 1e-7, f"slopes of {name} agree with its gradient to 1e-7; the worst is off by {worst:.1e}")
-    see.reacts(torch.zeros_like(gradients["the input"]), gradients["the input"], "the input's gradient")
+    see.reacts(torch.zeros_like(slopes["the input"]), slopes["the input"], "the input's gradient")
 
 
 def _directions(lab: Lab, gradient: Tensor) -> list[Tensor]:
@@ -192,7 +186,7 @@ def _slope(layer: Any, x: Tensor, dy: Tensor, moved: Tensor, along: Tensor, step
     return (values[0] - values[1]) / (2 * step)
 
 
-def _gradients(layer: Any, x: Tensor, dy: Tensor, asked: dict[str, Tensor]) -> dict[str, Tensor]:
+def gradients(layer: Any, x: Tensor, dy: Tensor, asked: dict[str, Tensor]) -> dict[str, Tensor]:
     """The gradients of the input and of every parameter, by name; zero where nothing depends on one."""
     leaf = x.clone().requires_grad_()
     named = {"the input": leaf, **dict(layer.named_parameters())}
@@ -216,8 +210,11 @@ def scale(lab: Lab, see: Evidence) -> None:
     q, k, v = lab.layer(scale=0.0).project(x)
     if lab.variant.traits.causal == "optional":
         flat = lab.layer(scale=0.0, causal=False)
-        mean = v.mean(dim=2, keepdim=True).expand_as(v).repeat_interleave(q.shape[1] // v.shape[1], dim=1)
-        see.close(flat.attend(q, k, v), mean, "under scale=0 every query takes the mean of the values")
+        t, s = q.shape[2], k.shape[2]
+        rule = reference.visible(t, s, lab.device, causal=False, window=lab.window)
+        share = torch.ones(t, s, dtype=v.dtype, device=v.device) if rule is None else rule.to(v.dtype)
+        mean = (share / share.sum(-1, keepdim=True)) @ v.repeat_interleave(q.shape[1] // v.shape[1], dim=1)
+        see.close(flat.attend(q, k, v), mean, "under scale=0 every query takes the mean of the values it sees")
     see.reacts(layer(x), lab.layer(scale=0.0)(x), "the output under scale=0")
 
 

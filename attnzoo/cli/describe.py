@@ -89,11 +89,25 @@ def traits_in_words(traits: Traits) -> list[str]:
         "at_most_one": "each row of weights sums to at most one",
         "free": "rows of weights may have any sum",
     }
-    cache = {"kv": "decodes step by step with a cache of keys and values", "none": "takes no cache"}
+    cache = {
+        "kv": "decodes step by step with a cache of keys and values",
+        "ring": "decodes step by step with a cache that holds the newest keys and values only",
+        "none": "takes no cache",
+    }
     positions = {
         "none": "knows no positions",
         "relative": "sees how far apart tokens stand, not where",
         "absolute": "sees where each token stands",
+        "index": "sees the order of the tokens, and takes no positions",
+    }
+    sees = {"all": "hears every key that the rules allow", "some": "hears only some of the keys, as in a window"}
+    kept = {
+        "linear": "memory for the backward pass grows in proportion to the tokens",
+        "quadratic": "memory for the backward pass may grow with the square of the tokens",
+    }
+    work = {
+        "linear": "operations grow in proportion to the tokens",
+        "quadratic": "operations may grow with the square of the tokens",
     }
     return [
         causal[traits.causal],
@@ -101,8 +115,13 @@ def traits_in_words(traits: Traits) -> list[str]:
         cache[traits.cache],
         "takes a context (cross-attention)" if traits.cross else "takes no context (self-attention only)",
         positions[traits.positions],
+        sees[traits.sees],
+        "takes document ids: packed sequences stay apart" if traits.document else "takes no document ids",
         f"takes {' and '.join(masks)}" if masks else "takes no mask",
         "returns its weights on need_weights=True" if traits.weights else "does not return its weights",
+        "torch's SDPA gives the same" if traits.plain else "is more than torch's SDPA can do alone",
+        kept[traits.memory],
+        work[traits.work],
     ]
 
 

@@ -1,4 +1,4 @@
-"""The definition of attention, one query at a time: grouped heads, a mask, a bias, and rows that see nothing.
+"""The definition of attention, one query at a time: grouped heads, a softcap, a bias, sinks, and who sees whom.
 
 b  batch    h  query heads    g  key-value heads    t  query tokens    s  key tokens    d  head width
 """
@@ -22,22 +22,35 @@ def attention(
     visible: NDArray[np.bool_] | None = None,
     bias: NDArray[Any] | None = None,
     scale: float | None = None,
+    softcap: float | None = None,
+    sinks: NDArray[Any] | None = None,
 ) -> tuple[Array, Array]:
     """Each query mixes the values of the keys it may see, weighted by a softmax over just these keys.
+
+    The order is that of C2: scale, softcap, bias, visibility, softmax.
 
     q: (b, h, t, d)    k: (b, g, s, d)    v: (b, g, s, e)
     visible: boolean, broadcasts to (b, h, t, s), True where the query may see the key
     bias: broadcasts to (b, h, t, s), added to the scaled logits; only -inf blocks
     scale: d ** -0.5 where not given
+    softcap: bends the scaled logits into (-softcap, softcap), arXiv:2408.00118
+    sinks: (h,), one more logit per head that takes its share of the softmax and gives nothing
     returns: mixed (b, h, t, e), weights (b, h, t, s); both zero in a row that sees nothing
 
     >>> q, k, v = np.zeros((1, 1, 2, 3)), np.zeros((1, 1, 2, 3)), np.array([[[[1.0], [3.0]]]])
-    >>> mixed, weights = attention(q, k, v, visible=causal(2, 2))
+    >>> earlier = np.tril(np.ones((2, 2), dtype=bool))
+    >>> mixed, weights = attention(q, k, v, visible=earlier)
     >>> weights[0, 0]
     array([[1. , 0. ],
            [0.5, 0.5]])
     >>> mixed[0, 0, :, 0]
     array([1., 2.])
+
+    Two keys with a logit of 0 beside a sink of log 2: each e^0 out of e^0 + e^0 + 2, or one out of 1 + 2.
+
+    >>> attention(q, k, v, visible=earlier, sinks=np.log([2.0]))[1][0, 0].round(4)
+    array([[0.3333, 0.    ],
+           [0.25  , 0.25  ]])
     """
     q, k, v = (np.asarray(array, dtype=np.float64) for array in (q, k, v))
     group = _group(q, k, v)
@@ -51,9 +64,14 @@ def attention(
         seen = np.flatnonzero(visible[n, head, i])  # the hidden keys never enter a sum, so no value of theirs can leak
         if seen.size:
             keys, values = k[n, head // group, seen], v[n, head // group, seen]
-            logits = scale * (keys @ q[n, head, i]) + bias[n, head, i, seen]
+            logits = scale * (keys @ q[n, head, i])
+            if softcap is not None:
+                logits = softcap * np.tanh(logits / softcap)
+            logits = logits + bias[n, head, i, seen]
+            if sinks is not None:
+                logits = np.append(logits, np.float64(sinks[head]))
             row = np.exp(logits - logits.max())
-            row /= row.sum()
+            row = (row / row.sum())[: seen.size]  # the sink's own weight is dropped
             weights[n, head, i, seen] = row
             mixed[n, head, i] = row @ values
     return mixed, weights
@@ -67,8 +85,9 @@ def attention_backward(
     weights: Array,
     *,
     scale: float | None = None,
+    softcap: float | None = None,
 ) -> tuple[Array, Array, Array, Array]:
-    """The gradients of `attention`, from its inputs and the weights it returned.
+    """The gradients of `attention`, from its inputs and the weights it returned; that of the sinks: `sinks_backward`.
 
     For one query q with the keys k_j and values v_j it sees (derived step by step in `self_attention.py`):
 
@@ -77,10 +96,17 @@ def attention_backward(
         logit_j = scale q . k_j + bias_j          dq = scale sum_j dlogit_j k_j   dk_j = scale dlogit_j q
                                                   dbias_j = dlogit_j
 
+    A softcap c stands between the two last lines. With a_j = scale q . k_j and logit_j = c tanh(a_j / c) + bias_j,
+
+        da_j = dlogit_j (1 - tanh(a_j / c)^2)                                     since tanh' = 1 - tanh^2
+
+    and da_j takes the place of dlogit_j in dq and dk. A sink is one more term below the fraction line of w. Its value
+    is nothing, so it adds nothing to sum_i w_i dw_i, and the second line stays as it is, over the keys alone.
+
     Each step carries the factor w_j: where the weight is zero nothing flows, so visibility need not be told again.
     A key-value head sums what the query heads of its group send back.
 
-    dmixed: (b, h, t, e)    weights: (b, h, t, s)    q, k, v, scale: as given to `attention`
+    dmixed: (b, h, t, e)    weights: (b, h, t, s)    q, k, v, scale, softcap: as given to `attention`
     returns: dq, dk, dv in the shapes of q, k, v, and dbias (b, h, t, s); see `arrays.sum_to` for a bias that broadcast
     """
     dmixed, q, k, v = (np.asarray(array, dtype=np.float64) for array in (dmixed, q, k, v))
@@ -93,24 +119,37 @@ def attention_backward(
         row = weights[n, head, i, seen]
         drow = v[n, g, seen] @ dmixed[n, head, i]
         dlogits = row * (drow - row @ drow)
-        dq[n, head, i] = scale * (dlogits @ k[n, g, seen])
-        dk[n, g, seen] += scale * np.outer(dlogits, q[n, head, i])
         dv[n, g, seen] += np.outer(row, dmixed[n, head, i])
         dbias[n, head, i, seen] = dlogits
+        if softcap is not None:
+            dlogits = dlogits * (1 - np.tanh(scale * (k[n, g, seen] @ q[n, head, i]) / softcap) ** 2)
+        dq[n, head, i] = scale * (dlogits @ k[n, g, seen])
+        dk[n, g, seen] += scale * np.outer(dlogits, q[n, head, i])
     return dq, dk, dv, dbias
 
 
-def causal(t: int, s: int) -> NDArray[np.bool_]:
-    """Who may see whom when nobody sees the future: (t, s), True where allowed.
+def sinks_backward(dmixed: NDArray[Any], v: NDArray[Any], weights: Array) -> Array:
+    """The gradient of `attention` by its sinks, from the weights it returned.
 
-    The queries are the last t tokens of the sequence, so the corner of the triangle lies bottom right (C5).
+    For one query, with w = softmax(logits and sink): raising the sink takes from every key in proportion,
+    dw_j / dsink = -w_j w_sink. Summed over the keys with what each is worth, and over all queries of the head,
 
-    >>> causal(2, 4).astype(int)
-    array([[1, 1, 1, 0],
-           [1, 1, 1, 1]])
+        dsink = -w_sink sum_j w_j dw_j        w_sink = 1 - sum_j w_j        dw_j = dmixed . v_j
+
+    dmixed: (b, h, t, e)    v: (b, g, s, e)    weights: (b, h, t, s)    returns: (h,)
+
+    One key of value 1 whose logit is the sink's: the output is sigmoid(logit - sink) = 1/2, its slope by the sink -1/4.
+
+    >>> sinks_backward(np.ones((1, 1, 1, 1)), np.ones((1, 1, 1, 1)), np.full((1, 1, 1, 1), 0.5))
+    array([-0.25])
     """
-    index_q, index_k = np.arange(s - t, s), np.arange(s)
-    return index_k[None, :] <= index_q[:, None]
+    dmixed, v = np.asarray(dmixed, dtype=np.float64), np.asarray(v, dtype=np.float64)
+    group, dsinks = weights.shape[1] // v.shape[1], np.zeros(weights.shape[1])
+    for n, head, i in np.ndindex(weights.shape[:3]):
+        seen = np.flatnonzero(weights[n, head, i])
+        row, drow = weights[n, head, i, seen], v[n, head // group, seen] @ dmixed[n, head, i]
+        dsinks[head] -= (1 - row.sum()) * (row @ drow)
+    return dsinks
 
 
 def _group(q: Array, k: Array, v: Array) -> int:

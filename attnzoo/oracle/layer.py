@@ -10,9 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnzoo.errors import AttnZooError, ConfigError, InputError, Unsupported
+from attnzoo.oracle.alibi import alibi
 from attnzoo.oracle.arrays import Array, sum_to
-from attnzoo.oracle.attention import attention, attention_backward, causal
+from attnzoo.oracle.attention import attention, attention_backward, sinks_backward
 from attnzoo.oracle.rope import Rope
+from attnzoo.oracle.visible import causal, same_document, within
 
 
 class Layer:
@@ -20,8 +22,10 @@ class Layer:
 
     params: raw weights by name. Either a fused "qkv.weight" ((h + 2 g) * d, c) with the rows [q | k | v], or
         "q.weight" (h * d, c), "k.weight" (g * d, c) and "v.weight" (g * d, c); and "out.weight" (c, h * d). Each may
-        have a ".bias" beside it. As in torch, a projection is y = x @ weight.T + bias.
-    heads, kv_heads, head_dim, causal, scale: as in `attnzoo.build`.    rope: rotates q and k, where given.
+        have a ".bias" beside it. As in torch, a projection is y = x @ weight.T + bias. And, where the layer has them,
+        "sinks" (h,).
+    heads, kv_heads, head_dim, causal, scale, window, softcap: as in `attnzoo.build`.
+    rope: rotates q and k, where given.    alibi: True for attention with linear biases.
 
     After `backward`, `grads` holds one array per entry of params, and `dmask` the gradient of a floating mask.
 
@@ -49,11 +53,17 @@ class Layer:
         causal: bool = True,
         scale: float | None = None,
         rope: Rope | None = None,
+        window: int | None = None,
+        softcap: float | None = None,
+        alibi: bool = False,
     ) -> None:
         kv_heads = heads if kv_heads is None else kv_heads
         if heads % kv_heads:
             raise ConfigError(f"heads ({heads}) must be a multiple of kv_heads ({kv_heads})")
+        if softcap is not None and not softcap > 0:
+            raise ConfigError(f"softcap ({softcap}) must be above 0; leave it out for none")
         self.heads, self.head_dim, self.causal, self.scale, self.rope = heads, head_dim, causal, scale, rope
+        self.window, self.softcap, self.alibi = window, softcap, alibi
         self.params = {name: np.array(value, dtype=np.float64) for name, value in params.items()}
         self.grads, self.dmask = {}, None
         self._kept: _Kept | None = None
@@ -65,7 +75,7 @@ class Layer:
         if "qkv.weight" in params:
             self._home |= {"q": ("qkv", slice(q)), "k": ("qkv", slice(q, q + kv)), "v": ("qkv", slice(q + kv, None))}
             rows = {"qkv": q + 2 * kv}
-        _check_shapes(self.params, rows, merged=q)
+        _check_shapes(self.params, rows, merged=q, heads=heads)
 
     def forward(
         self,
@@ -75,16 +85,20 @@ class Layer:
         mask: NDArray[Any] | None = None,
         key_mask: NDArray[np.bool_] | None = None,
         positions: NDArray[np.int64] | None = None,
+        document: NDArray[np.int64] | None = None,
     ) -> tuple[Array, Array]:
         """x: (b, t, c)    context: (b, s, c), keys and values come from it; from x where not given
         mask: (t, s), or 4 axes that broadcast to (b, h, t, s); boolean (True = allowed) or floating (added)
         key_mask: (b, s), True = a real token    positions: (t,) or (b, t), feed the rotation; 0, 1, ... where not given
+        document: (b, t), ids; a token sees the tokens of its own document only
         returns: y (b, t, c), weights (b, h, t, s)
         """
         x = np.asarray(x, dtype=np.float64)
         source = x if context is None else np.asarray(context, dtype=np.float64)  # where keys and values come from
         if context is not None and (self.causal or self.rope):
             raise Unsupported("context has no order to share with x: build with causal=False and without rope")
+        if context is not None and (self.window or self.alibi or document is not None):
+            raise Unsupported("context stands at no distance from x: build without window and alibi, give no document")
         if positions is not None and not self.rope:
             raise Unsupported("positions feed a rotation and this layer has none: build with rope, or leave them out")
 
@@ -95,12 +109,18 @@ class Layer:
         positions = np.arange(t) if positions is None else positions
         if self.rope:
             q, k = self.rope.rotate(q, positions), self.rope.rotate(k, positions)
-        visible, bias = self._masking((b, h, t, s), mask, key_mask)
-        mixed, weights = attention(q, k, v, visible=visible, bias=bias, scale=self.scale)
+        visible, added = self._masking((b, h, t, s), mask, key_mask, document)
+        bias = alibi(h, t, s) if self.alibi else None
+        if added is not None:
+            bias = added if bias is None else bias + added
+        sinks = self.params.get("sinks")
+        mixed, weights = attention(
+            q, k, v, visible=visible, bias=bias, scale=self.scale, softcap=self.softcap, sinks=sinks
+        )
         merged = self._merge(mixed)
         y = self._project("out", merged)
 
-        self._kept = _Kept(x, source, q, k, v, weights, merged, bias, positions, cross=context is not None)
+        self._kept = _Kept(x, source, q, k, v, weights, merged, added, positions, cross=context is not None)
         return y, weights
 
     def backward(self, dy: NDArray[Any]) -> tuple[Array, Array | None]:
@@ -112,10 +132,12 @@ class Layer:
             raise InputError(f"dy must have the shape of the output, {kept.x.shape}, got {dy.shape}")
         grads = {name: np.zeros_like(value) for name, value in self.params.items()}
 
-        dmerged = self._project_backward("out", kept.merged, dy, grads)
+        dmixed = self._split(self._project_backward("out", kept.merged, dy, grads))
         dq, dk, dv, dbias = attention_backward(
-            self._split(dmerged), kept.q, kept.k, kept.v, kept.weights, scale=self.scale
+            dmixed, kept.q, kept.k, kept.v, kept.weights, scale=self.scale, softcap=self.softcap
         )
+        if "sinks" in grads:
+            grads["sinks"] += sinks_backward(dmixed, kept.v, kept.weights)
         if self.rope:
             dq, dk = self.rope.backward(dq, kept.positions), self.rope.backward(dk, kept.positions)
         dx = self._project_backward("q", kept.x, self._merge(dq), grads)
@@ -123,7 +145,7 @@ class Layer:
         dsource += self._project_backward("v", kept.source, self._merge(dv), grads)
 
         self.grads = grads
-        self.dmask = None if kept.bias is None else sum_to(dbias, kept.bias.shape)
+        self.dmask = None if kept.added is None else sum_to(dbias, kept.added.shape)
         return (dx, dsource) if kept.cross else (dx + dsource, None)
 
     def projection(self, part: str) -> tuple[Array, Array | None]:
@@ -162,13 +184,23 @@ class Layer:
         return merged
 
     def _masking(
-        self, shape: tuple[int, int, int, int], mask: NDArray[Any] | None, key_mask: NDArray[np.bool_] | None
+        self,
+        shape: tuple[int, int, int, int],
+        mask: NDArray[Any] | None,
+        key_mask: NDArray[np.bool_] | None,
+        document: NDArray[np.int64] | None,
     ) -> tuple[NDArray[np.bool_], Array | None]:
         """What may be seen, all rules met (C3), and what is added to the logits."""
         b, _, t, s = shape
         visible = np.ones(shape, dtype=np.bool_)
         if self.causal:
             visible &= causal(t, s)
+        if self.window is not None:
+            visible &= within(self.window, t, s)
+        if document is not None:
+            if document.shape != (b, s):
+                raise InputError(f"document must have shape {(b, s)}, got {document.shape}")
+            visible &= same_document(document, t)
         if key_mask is not None:
             if key_mask.dtype != np.bool_ or key_mask.shape != (b, s):
                 raise InputError(f"key_mask must be bool of shape {(b, s)}, got {key_mask.dtype} {key_mask.shape}")
@@ -197,22 +229,23 @@ class _Kept:
     v: Array
     weights: Array
     merged: Array
-    bias: Array | None
+    added: Array | None
     positions: NDArray[np.int64]
     cross: bool
 
 
-def _check_shapes(params: Mapping[str, Array], rows: Mapping[str, int], *, merged: int) -> None:
+def _check_shapes(params: Mapping[str, Array], rows: Mapping[str, int], *, merged: int, heads: int) -> None:
     """Refuse params that lack a weight, hold one too many, or one whose shape does not fit the heads."""
     width = len(params.get("out.weight", ()))
     weights = {f"{name}.weight": (n, width) for name, n in rows.items()} | {"out.weight": (width, merged)}
-    biases = {name.replace("weight", "bias"): shape[:1] for name, shape in weights.items()}
+    optional: dict[str, tuple[int, ...]] = {name.replace("weight", "bias"): (n,) for name, (n, _) in weights.items()}
+    optional["sinks"] = (heads,)
     if missing := sorted(weights.keys() - params.keys()):
         raise ConfigError(f"params lack {', '.join(missing)}; they hold {', '.join(sorted(params))}")
-    if unknown := sorted(params.keys() - weights.keys() - biases.keys()):
+    if unknown := sorted(params.keys() - weights.keys() - optional.keys()):
         raise ConfigError(f"params hold {', '.join(unknown)}, which this layer has no use for")
     for name, value in params.items():
-        if value.shape != (expected := (weights | biases)[name]):
+        if value.shape != (expected := weights.get(name) or optional[name]):
             raise ConfigError(f"{name} must have shape {expected} for these heads, got {value.shape}")
 
 

@@ -135,6 +135,14 @@ def test_raises_names_an_error_of_another_kind(see: Evidence) -> None:
         see.raises(InputError, lambda: 1 // 0, "a mask")
 
 
+def test_raises_takes_any_of_several_errors(see: Evidence) -> None:
+    see.raises((ConfigError, InputError), refuse, "a mask", words=("must",))
+    with pytest.raises(Broken, match="a mask: must raise ConfigError or TypeError, but raised InputError"):
+        see.raises((ConfigError, TypeError), refuse, "a mask")
+    with pytest.raises(Broken, match="a mask: must raise ConfigError or TypeError, but was accepted"):
+        see.raises((ConfigError, TypeError), lambda: None, "a mask")
+
+
 def test_raises_tells_that_a_call_was_accepted(see: Evidence) -> None:
     with pytest.raises(Broken, match="a mask: must raise InputError, but was accepted"):
         see.raises(InputError, lambda: None, "a mask")

@@ -9,6 +9,7 @@ import pytest
 import attnzoo
 from attnzoo.checks import LAWS
 from attnzoo.checks.faults import FAULTS, SOUND, Fault
+from attnzoo.checks.faults.fault import kind_of
 from attnzoo.checks.runner import Run
 
 # Faults that break off the call instead of answering wrongly: their law cannot fail, only err.
@@ -40,7 +41,7 @@ sound = pytest.mark.parametrize("variant", SOUND, ids=lambda variant: variant.na
 def test_a_sound_specimen_passes_every_law(variant: attnzoo.Variant) -> None:
     report = attnzoo.check(variant)
     assert set(report.counts) == {"passed", "not-applicable"}, str(report)
-    assert report.counts["passed"] > 80
+    assert report.counts["passed"] > 70
 
 
 @sound
@@ -74,11 +75,14 @@ def test_a_fault_says_what_it_is(fault: Fault) -> None:
     assert fault.layer.__doc__ is not None
     assert "\n" not in fault.layer.__doc__
     assert re.fullmatch(r"[A-Za-z`][^\n]+\.", fault.truth), fault.truth
-    assert (fault.needs == "") == (fault.layer.places == "none")
+    assert (fault.needs == "") == (kind_of(fault.layer).name == "plain")
 
 
 @each
 def test_a_fault_claims_what_its_sound_specimen_claims(fault: Fault) -> None:
-    sound = next((v for v in SOUND[1:] if issubclass(fault.layer, v.build)), SOUND[0])  # type: ignore[arg-type]
+    (sound,) = (variant for variant in SOUND if variant.name == f"sound_{kind_of(fault.layer).name}")
     assert (fault.variant.traits, fault.variant.cases) == (sound.traits, sound.cases)
-    assert (fault.variant.oracle, fault.variant.options) == (sound.oracle, sound.options)
+    assert fault.variant.oracle == sound.oracle
+    assert fault.variant.options is not None
+    assert sound.options is not None
+    assert fault.variant.options.keys() >= sound.options.keys()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import attnzoo
+from attnzoo.checks.faults import SOUND
 from attnzoo.checks.lab import Case, Lab, Randomness, array, find_case, option_cases, redraw, size_cases, tensor
 from attnzoo.errors import ConfigError
 
@@ -26,6 +28,10 @@ def cases(name: str) -> dict[str, Case]:
 
 def lab(name: str, case: str = "options-0", seed: int = 0) -> Lab:
     return Lab(attnzoo.describe(name), cases(name)[case], CPU, seed)
+
+
+def sound(kind: str) -> attnzoo.Variant:
+    return next(variant for variant in SOUND if variant.name == f"sound_{kind}")
 
 
 def variant(build: Any, *options: dict[str, Any], **traits: Any) -> attnzoo.Variant:
@@ -66,6 +72,41 @@ def test_the_coincidences_of_grouped_attention() -> None:
     assert found["bias"].options["bias"] is True
     assert found["not-causal"].causal is False
     assert found["options-0"].causal is True
+
+
+def test_the_coincidences_of_windows_and_softcaps() -> None:
+    windowed = {case.name: case for case in option_cases(sound("window"))}
+    assert windowed["window-1"].options["window"] == 1
+    assert windowed["window-1"].solitary
+    assert not windowed["options-0"].solitary
+    capped = {case.name: case for case in option_cases(sound("capped"))}
+    assert capped["softcap-1"].options["softcap"] == 1.0
+    assert "window-1" not in capped
+
+
+def test_the_window_is_that_of_the_case_and_its_rule_can_be_told() -> None:
+    where = Lab(sound("window"), option_cases(sound("window"))[0], CPU)
+    assert where.window == where.case.options["window"] == 4
+    rule = where.visible(9, 9)
+    assert rule is not None
+    assert rule.sum(-1).tolist() == [1, 2, 3, 4, 4, 4, 4, 4, 4]
+    assert lab("gqa").window is None
+    assert lab("gqa", "not-causal").visible(3, 3) is None
+
+
+def test_documents_differ_from_row_to_row_and_come_again() -> None:
+    for seed in range(20):
+        ids = lab("gqa", seed=seed).documents(3, 17)
+        assert ids.shape == (3, 17)
+        borders = [[i for i in range(1, 17) if row[i] != row[i - 1]] for row in ids.tolist()]
+        assert borders[0] != borders[1] != borders[2]
+        assert all(len(row) >= 3 for row in borders)
+        assert any(later - earlier == 1 for row in borders for earlier, later in pairwise(row))
+        assert all(row[0] == row[-1] != row[8] or row[0] == row[-1] for row in ids.tolist())
+        assert len(set(ids.flatten().tolist())) > 3
+        assert min(ids.flatten().tolist()) < 0
+    assert lab("gqa").documents(2, 1).shape == (2, 1)
+    assert lab("gqa").documents(0, 5).shape == (0, 5)
 
 
 def test_a_coincidence_changes_nothing_else() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -66,6 +67,32 @@ def test_attention_is_its_formula_number_by_number(visible: Tensor | None, bias:
 def test_the_triangle_is_at_the_bottom_right() -> None:
     assert reference.causal(2, 5, CPU).tolist() == [[True] * 4 + [False], [True] * 5]
     assert reference.causal(3, 1, CPU).tolist() == [[False], [False], [True]]
+
+
+DOCUMENT = torch.tensor([[4, 4, 9, 4]])
+
+
+@pytest.mark.parametrize(
+    ("rules", "due"),
+    [
+        ({"causal": True}, [[1, 1, 1, 0], [1, 1, 1, 1]]),
+        ({"causal": True, "window": 2}, [[0, 1, 1, 0], [0, 0, 1, 1]]),
+        ({"causal": False, "window": 2}, [[0, 1, 1, 1], [0, 0, 1, 1]]),
+        ({"causal": True, "window": 1}, [[0, 0, 1, 0], [0, 0, 0, 1]]),
+        ({"causal": False, "document": DOCUMENT}, [[[[0, 0, 1, 0], [1, 1, 0, 1]]]]),
+        ({"causal": True, "window": 3, "document": DOCUMENT}, [[[[0, 0, 1, 0], [0, 1, 0, 1]]]]),
+    ],
+    ids=str,
+)
+def test_who_may_see_whom_written_out(rules: dict[str, Any], due: list[Any]) -> None:
+    """The last two of four tokens."""
+    visible = reference.visible(2, 4, CPU, **rules)
+    assert visible is not None
+    assert visible.int().tolist() == due
+
+
+def test_without_a_rule_all_is_seen() -> None:
+    assert reference.visible(2, 4, CPU, causal=False) is None
 
 
 E0 = torch.tensor([1.0, 0.0, 0.0, 0.0], dtype=torch.float64)[None, None, None]

@@ -15,7 +15,8 @@ import attnzoo
 from attnzoo.checks import LAWS, Law
 from attnzoo.checks.evidence import Evidence
 from attnzoo.checks.faults import FAULTS
-from attnzoo.checks.faults.specimen import RotarySpecimen, Specimen
+from attnzoo.checks.faults.kinds import RotarySpecimen
+from attnzoo.checks.faults.specimen import Specimen
 from attnzoo.checks.lab import Lab
 from attnzoo.checks.law import law
 from attnzoo.checks.report import Result
@@ -409,6 +410,13 @@ class Refusing(Small):
         return super().forward(x)
 
 
+class Documented(Small):
+    """Takes documents, and does nothing with them."""
+
+    def forward(self, x: Tensor, *args: Any, document: Tensor | None = None, **asked: Any) -> Any:
+        return super().forward(x, *args, **asked)
+
+
 class NoCache(Small):
     """Takes a cache, but has none to give."""
 
@@ -503,6 +511,10 @@ OVERCLAIMED = {
     "rows of at most one": (Subtracting, replace(TRUE, rows="at_most_one"), "rows.sums", "no weight is negative"),
     "sees all": (Windowed, TRUE, "causality.dependencies", "which outputs"),
     "plain": (Capped, TRUE, "truth.sdpa", "the weighted sum"),
+    "index": (Deaf, replace(RELATIVE, positions="index"), "position.order", "reversed: must differ"),
+    "document": (Documented, replace(TRUE, document=True), "document.apart", "documents in one row, and each alone"),
+    "memory": (Small, replace(TRUE, memory="linear"), "cost.memory", "all that is kept for the backward pass grows"),
+    "work": (Small, replace(TRUE, work="linear"), "cost.work", "512 tokens take"),
 }
 
 
@@ -520,6 +532,12 @@ UNDERCLAIMED = {
     "cache": (Small, replace(TRUE, cache="none"), "cache, not claimed: must raise Unsupported"),
     "context": (Small, replace(TRUE, cross=False), "context, not claimed: must raise Unsupported, but was accepted"),
     "positions": (Deaf, replace(RELATIVE, positions="none"), "positions, not claimed: must raise Unsupported, but was"),
+    "positions, by index": (
+        Deaf,
+        replace(RELATIVE, positions="index"),
+        "positions, not claimed: must raise Unsupported, but was",
+    ),
+    "document": (Documented, TRUE, "document, not claimed: must raise Unsupported or TypeError, but was accepted"),
 }
 
 

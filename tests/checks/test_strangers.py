@@ -14,7 +14,8 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaAttention
 
 import attnzoo
-from attnzoo.checks.faults.specimen import AbsoluteSpecimen, Specimen
+from attnzoo.checks.faults.kinds import AbsoluteSpecimen
+from attnzoo.checks.faults.specimen import Specimen
 from attnzoo.errors import ConfigError, InputError, Unsupported
 
 
@@ -480,6 +481,67 @@ class Learned(AbsoluteSpecimen):
         return x + self.table[positions]
 
 
+class Sliding(Kin):
+    """A window that is an option, over a cache that holds everything."""
+
+    def __init__(self, d_model: int, heads: int, *, window: int, causal: bool = True) -> None:
+        super().__init__(d_model, heads, causal=causal)
+        if window < 1:
+            raise ConfigError(f"a window of {window} keys")
+        self.window = window
+
+    def visible(self, q: Tensor, k: Tensor, mask: Tensor | None, key_mask: Tensor | None) -> Tensor:
+        i, j = index(q, k)
+        return super().visible(q, k, mask, key_mask) & ((i - j).abs() < self.window)
+
+    def refuse(self, context: Tensor | None, *given: Any) -> None:
+        if context is not None:
+            raise Unsupported("context has no window")
+        super().refuse(context, *given)
+
+
+class SlidingSunk(Sliding, Sunk):
+    """A window and sinks, as in gpt-oss."""
+
+
+class Ranked(Kin):
+    """Logits fall with the logarithm of the distance, by index: an order that is not ALiBi's."""
+
+    def logits(self, q: Tensor, k: Tensor) -> Tensor:
+        i, j = index(q, k)
+        logits = super().logits(q, k)
+        return logits - (i - j).abs().to(logits.dtype).log1p()
+
+    def refuse(self, context: Tensor | None, *given: Any) -> None:
+        if context is not None:
+            raise Unsupported("context stands at no distance")
+        super().refuse(context, *given)
+
+
+class Packed(Kin):
+    """Documents are written into the mask, by a loop over their names."""
+
+    def forward(self, x: Tensor, context: Tensor | None = None, *, document: Tensor | None = None, **asked: Any) -> Any:
+        for word in ("cache", "positions"):
+            if asked.get(word) is not None:
+                raise Unsupported(f"{word} is not taken here")
+        if context is not None:
+            raise Unsupported("context is of no document")
+        if document is None:
+            return super().forward(x, **asked)
+        if document.is_floating_point() or document.dtype == torch.bool or document.shape != x.shape[:2]:
+            raise InputError(f"document of {document.dtype} {tuple(document.shape)}, not integers {tuple(x.shape[:2])}")
+        together = torch.zeros(*document.shape, document.shape[1], dtype=torch.bool, device=x.device)
+        for name in set(document.flatten().tolist()):
+            own = document == name
+            together |= own[:, :, None] & own[:, None, :]
+        mask, together = asked.pop("mask", None), together[:, None]
+        if mask is not None:
+            floats = mask.is_floating_point()
+            together = mask.expand_as(together).masked_fill(~together, float("-inf")) if floats else mask & together
+        return super().forward(x, mask=together, **asked)
+
+
 class Bare(Kin):
     """Causal attention, and nothing to ask for."""
 
@@ -516,6 +578,10 @@ KIN: dict[str, tuple[Callable[..., nn.Module], attnzoo.Traits]] = {
     "learned": (Learned, attnzoo.Traits(cache="kv", positions="absolute")),
     "encoder": (encoder, attnzoo.Traits(causal="never", cross=True)),
     "anything": (anything, attnzoo.Traits(cache="kv", cross=True)),
+    "sliding": (Sliding, attnzoo.Traits(cache="kv", sees="some")),
+    "sliding_sunk": (SlidingSunk, attnzoo.Traits(cache="kv", sees="some", rows="at_most_one", plain=False)),
+    "ranked": (Ranked, attnzoo.Traits(cache="kv", positions="index", plain=False)),
+    "packed": (Packed, attnzoo.Traits(document=True)),
     "bare": (Bare, attnzoo.Traits(causal="always", mask=False, key_mask=False, weights=False)),
 }
 
@@ -523,6 +589,7 @@ KIN: dict[str, tuple[Callable[..., nn.Module], attnzoo.Traits]] = {
 @pytest.mark.parametrize("name", KIN)
 def test_a_sound_layer_with_other_claims_is_not_accused(name: str) -> None:
     build, traits = KIN[name]
-    cases = [{}] if name == "bare" else [dict(d_model=24, heads=4)]
+    window = {"window": 3} if name.startswith("sliding") else {}
+    cases = [{}] if name == "bare" else [dict(d_model=24, heads=4, **window)]
     report = attnzoo.check(attnzoo.Variant(name=name, build=build, summary="Sound.", traits=traits, cases=cases))
     assert report.passed, str(report)

@@ -29,6 +29,11 @@ def test_the_floor_of_float64_is_below_a_float32_step() -> None:
     assert 2.0**-53 * 100 < tolerance.budget(torch.float64) < 2.0**-24 / 1000
 
 
+def test_orders_of_summing_may_differ_by_some_roundings() -> None:
+    assert tolerance.rounding(torch.float32) == 64 * 2.0**-23
+    assert tolerance.rounding(torch.float64, tolerance.ROUNDINGS_OF_INPUT) == 16 * 2.0**-52
+
+
 def test_the_error_is_the_worst_difference_and_where_it_is() -> None:
     actual = torch.tensor([[0.5, 0.25], [0.0, -0.75]])
     assert tolerance.error(actual, torch.tensor([[0.5, 0.0], [0.0, -0.25]])) == (0.5, (1, 1))

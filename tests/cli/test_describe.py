@@ -79,6 +79,30 @@ def test_json_is_the_same_for_programs(
     assert told["file"] == __file__
     assert told["cases"] == [{"d_model": 24}]
     assert told["traits"]["cross"] is False
+    assert told["traits"]["memory"] == "quadratic"
+
+
+@pytest.mark.parametrize(
+    ("claims", "words"),
+    [
+        ({"cache": "ring"}, "decodes step by step with a cache that holds the newest keys and values only"),
+        ({"positions": "index"}, "sees the order of the tokens, and takes no positions"),
+        ({"sees": "some"}, "hears only some of the keys, as in a window"),
+        ({"document": True}, "takes document ids: packed sequences stay apart"),
+        ({"plain": False}, "is more than torch's SDPA can do alone"),
+        ({"memory": "linear"}, "memory for the backward pass grows in proportion to the tokens"),
+        ({"work": "linear"}, "operations grow in proportion to the tokens"),
+    ],
+)
+def test_each_claim_has_its_words(
+    offer: Callable[[attnzoo.Variant], None], capsys: pytest.CaptureFixture[str], claims: dict[str, Any], words: str
+) -> None:
+    offer(make(Layer))
+    run("describe", "tiny")
+    assert words not in capsys.readouterr().out
+    offer(make(Layer, traits=attnzoo.Traits(**claims)))
+    run("describe", "tiny")
+    assert words in capsys.readouterr().out
 
 
 def test_a_factory_without_a_file_and_of_any_keyword(

@@ -7,7 +7,15 @@ from numpy.typing import NDArray
 from torch.nn.functional import scaled_dot_product_attention
 
 from attnzoo.errors import InputError
-from attnzoo.oracle import attention, attention_backward, causal, central_differences, relative_to_largest
+from attnzoo.oracle import (
+    attention,
+    attention_backward,
+    causal,
+    central_differences,
+    relative_to_largest,
+    sinks_backward,
+    within,
+)
 from attnzoo.oracle.arrays import Array, sum_to
 
 B, H, G, T, S, D, E = 2, 6, 3, 5, 7, 4, 11
@@ -44,6 +52,14 @@ CASES: dict[str, dict[str, Any]] = {
     "visible": {"visible": some_visible()},
     "bias": {"bias": some_bias()},
     "bias and visible": {"bias": some_bias(), "visible": some_visible()},
+}
+# What torch's kernel knows nothing of.
+SCORED: dict[str, dict[str, Any]] = {
+    "softcap": {"softcap": 0.8},
+    "softcap, bias, visible": {"softcap": 1.5, "bias": some_bias(), "visible": some_visible(), "scale": 1.7},
+    "sinks": {"sinks": draw(H, seed=6)},
+    "sinks, visible": {"sinks": draw(H, seed=6), "visible": some_visible()},
+    "sinks, softcap, window": {"sinks": 3 * draw(H, seed=6), "softcap": 2.0, "visible": within(2, T, S) & causal(T, S)},
 }
 cases = pytest.mark.parametrize("options", CASES.values(), ids=CASES.keys())
 
@@ -89,13 +105,14 @@ def test_torch_gives_the_same(kv_heads: int, options: dict[str, Any]) -> None:
         np.testing.assert_allclose(gradient, leaf.grad.numpy(), rtol=0, atol=1e-12, err_msg=name)
 
 
-@cases
+@pytest.mark.parametrize("options", (CASES | SCORED).values(), ids=(CASES | SCORED).keys())
 def test_backward_agrees_with_central_differences(options: dict[str, Any]) -> None:
-    """Every third column of each array, to save time: torch's autograd has judged all of them above."""
+    """Every third column of each array, to save time."""
     q, k, v = inputs()
     dmixed = draw(B, H, T, E, seed=5)
     _, weights = attention(q, k, v, **options)
-    dq, dk, dv, dbias = attention_backward(dmixed, q, k, v, weights, scale=options.get("scale"))
+    asked = {word: options.get(word) for word in ("scale", "softcap")}
+    dq, dk, dv, dbias = attention_backward(dmixed, q, k, v, weights, **asked)
 
     def loss() -> float:
         return float(np.sum(attention(q, k, v, **options)[0] * dmixed))
@@ -108,6 +125,47 @@ def test_backward_agrees_with_central_differences(options: dict[str, Any]) -> No
         numeric = central_differences(loss, bias[..., ::3])
         assert relative_to_largest(summed[..., ::3], numeric) < 1e-7
         assert (summed[bias == -np.inf] == 0).all()
+    if "sinks" in options:
+        numeric = central_differences(loss, options["sinks"])
+        assert np.abs(numeric).min() > 1e-4
+        assert relative_to_largest(sinks_backward(dmixed, v, weights), numeric) < 1e-7
+
+
+def test_a_softcap_comes_after_the_scale_and_before_the_mask() -> None:
+    """q . k = 8 and 0, scale 1/2, cap 2: the logits are 2 tanh 2 and 0. A blocked key stays blocked."""
+    q, k, v = np.ones((1, 1, 1, 4)), np.zeros((1, 1, 3, 4)), np.eye(3)[None, None]
+    k[0, 0, 0] = 2.0
+    _, weights = attention(q, k, v, scale=0.5, softcap=2.0, visible=np.array([True, True, False]))
+    odds = np.exp(2 * np.tanh(2.0))
+    np.testing.assert_allclose(weights[0, 0, 0], [odds / (1 + odds), 1 / (1 + odds), 0.0])
+
+
+def test_a_softcap_leaves_a_bias_alone() -> None:
+    q, k, v = np.zeros((1, 1, 1, 4)), np.zeros((1, 1, 2, 4)), np.ones((1, 1, 2, 1))
+    _, weights = attention(q, k, v, softcap=0.1, bias=np.array([np.log(3.0), 0.0]))
+    np.testing.assert_allclose(weights[0, 0, 0], [0.75, 0.25])
+
+
+@pytest.mark.parametrize(("logit", "sink", "due"), [(0.0, np.log(4), 0.5), (100.0, 0.0, 1.0), (-100.0, 0.0, 0.0)])
+def test_a_sink_takes_its_share_and_gives_nothing(logit: float, sink: float, due: float) -> None:
+    """Four equal keys of value 1 beside a sink: four e^logit out of four e^logit + e^sink. Never scaled or capped."""
+    q, k, v = np.full((1, 1, 1, 1), logit), np.ones((1, 1, 4, 1)), np.ones((1, 1, 4, 1))
+    for softcap in (None, 1e9):
+        mixed, weights = attention(q, k, v, sinks=np.array([sink]), scale=1.0, softcap=softcap)
+        assert weights.shape == (1, 1, 1, 4)
+        np.testing.assert_allclose(mixed.item(), due, atol=1e-12)
+        np.testing.assert_allclose(weights.sum(), due, atol=1e-12)
+
+
+def test_a_sink_far_below_is_none_and_each_head_has_its_own() -> None:
+    q, k, v = inputs()
+    plain, _ = attention(q, k, v)
+    sinks = np.full(H, -1e4)
+    np.testing.assert_allclose(attention(q, k, v, sinks=sinks)[0], plain, rtol=1e-13)
+    sinks[4] = 1e4
+    mixed, _ = attention(q, k, v, sinks=sinks)
+    np.testing.assert_allclose(np.delete(mixed, 4, axis=1), np.delete(plain, 4, axis=1), rtol=1e-13)
+    assert not mixed[:, 4].any()
 
 
 def test_weights_are_the_ones_used() -> None:

@@ -39,6 +39,10 @@ def layer(params: dict[str, Array] | None = None, **options: Any) -> Layer:
     return Layer(fused() if params is None else params, heads=H, kv_heads=G, head_dim=D, **options)
 
 
+def with_sinks() -> dict[str, Array]:
+    return fused() | {"sinks": draw(H, seed=20)}
+
+
 def per_head_mask() -> NDArray[np.bool_]:
     mask = np.random.default_rng(3).random((1, H, T, T)) < 0.7
     mask[..., 3, :] = False
@@ -51,6 +55,7 @@ def floating_mask(*shape: int) -> Array:
     return mask
 
 
+DOCUMENT = np.array([[4, 4, -1, -1, -1], [900, 3, 3, 3, 4]])
 KEY_MASK = np.array([[True] * 5, [False, False, True, True, False]])
 
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -71,6 +76,17 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"causal": False, "params": separate()},
         {"context": draw(B, S, C, seed=6), "mask": floating_mask(B, 1, T, S)},
     ),
+    "window": ({"window": 2, "rope": ROPE}, {}),
+    "window, not causal": ({"window": 3, "causal": False}, {"mask": floating_mask(T, T)}),
+    "softcap": ({"softcap": 1.5, "rope": ROPE}, {"mask": floating_mask(1, H, T, T)}),
+    "alibi": ({"alibi": True}, {}),
+    "alibi, not causal": ({"alibi": True, "causal": False}, {"mask": floating_mask(B, 1, T, T)}),
+    "sinks": ({"params": with_sinks(), "rope": ROPE}, {"key_mask": KEY_MASK}),
+    "documents": ({"rope": ROPE}, {"document": DOCUMENT}),
+    "everything": (
+        {"params": with_sinks(), "window": 3, "softcap": 2.0, "alibi": True, "scale": 0.7},
+        {"document": DOCUMENT, "mask": floating_mask(T, T), "key_mask": KEY_MASK},
+    ),
 }
 cases = pytest.mark.parametrize(("options", "call"), CASES.values(), ids=CASES.keys())
 
@@ -84,6 +100,7 @@ def in_torch(
     mask: torch.Tensor | None = None,
     key_mask: NDArray[np.bool_] | None = None,
     positions: NDArray[np.int64] | None = None,
+    document: NDArray[np.int64] | None = None,
 ) -> torch.Tensor:
     """The same layer, written in torch on complex numbers and whole tensors, for autograd to differentiate."""
     source = x if context is None else context
@@ -110,7 +127,18 @@ def in_torch(
             for y in (q, k)
         )
     logits = q @ k.repeat_interleave(H // G, dim=1).mT * (D**-0.5 if ours.scale is None else ours.scale)
+    if ours.softcap is not None:
+        logits = torch.tanh(logits / ours.softcap) * ours.softcap
+    far = (torch.arange(T)[:, None] - torch.arange(logits.shape[-1])).abs()
+    if ours.alibi:
+        slopes = torch.tensor([2**-2, 2**-4, 2**-6, 2**-8, 2**-1, 2**-3], dtype=torch.float64)  # of six heads
+        logits = logits - slopes[:, None, None] * far
     hidden = torch.zeros(logits.shape, dtype=torch.bool)
+    if ours.window is not None:
+        hidden |= far >= ours.window
+    if document is not None:
+        names = torch.tensor(document)
+        hidden |= (names[:, :, None] != names[:, None, :])[:, None]
     if ours.causal:
         hidden |= torch.ones(T, T, dtype=torch.bool).triu(1)
     if key_mask is not None:
@@ -121,7 +149,13 @@ def in_torch(
         hidden |= mask == -torch.inf
         logits = logits + mask.masked_fill(mask == -torch.inf, 0.0)
     blind = hidden.all(-1, keepdim=True)
-    attended = logits.masked_fill(hidden & ~blind, -torch.inf).softmax(-1).masked_fill(blind, 0.0)
+    logits = logits.masked_fill(hidden & ~blind, -torch.inf)
+    if "sinks" in params:
+        column = params["sinks"][None, :, None, None].expand(*logits.shape[:3], 1)
+        attended = torch.cat([logits, column], dim=-1).softmax(-1)[..., :-1]
+    else:
+        attended = logits.softmax(-1)
+    attended = attended.masked_fill(blind, 0.0)
     mixed = attended @ v.repeat_interleave(H // G, dim=1)
     return torch.nn.functional.linear(mixed.transpose(1, 2).flatten(2), params["out.weight"], params.get("out.bias"))
 
@@ -182,7 +216,8 @@ def test_weights_say_what_was_mixed(options: dict[str, Any], call: dict[str, Any
     s = call["context"].shape[1] if "context" in call else T
     assert weights.shape == (B, H, T, s)
     sums = weights.sum(-1)
-    assert (np.isclose(sums, 1.0) | (sums == 0.0)).all()
+    full = (sums < 1.0) if "sinks" in ours.params else np.isclose(sums, 1.0)
+    assert (full | (sums == 0.0)).all()
     if ours.causal:
         assert (np.triu(weights, 1) == 0).all()
 
@@ -325,6 +360,13 @@ def test_the_call_is_refused_where_it_asks_for_what_the_layer_has_not() -> None:
             ours.forward(x, context)
     with pytest.raises(Unsupported, match="positions"):
         layer().forward(x, positions=np.arange(T))
+    for ours, more in (
+        (layer(causal=False, window=3), {}),
+        (layer(causal=False, alibi=True), {}),
+        (layer(causal=False), {"document": DOCUMENT}),
+    ):
+        with pytest.raises(Unsupported, match="without window and alibi, give no document"):
+            ours.forward(x, context, **more)
 
 
 def test_inputs_that_do_not_fit_are_named() -> None:
@@ -345,6 +387,8 @@ def test_inputs_that_do_not_fit_are_named() -> None:
         ours.forward(x, key_mask=np.ones((B, 1), dtype=bool))
     with pytest.raises(InputError, match=r"got \(2, 6, 5, 4\), \(1, 3, 7, 4\)"):
         layer(causal=False).forward(x, draw(1, S, C))
+    with pytest.raises(InputError, match=r"document must have shape \(2, 5\), got \(5,\)"):
+        ours.forward(x, document=np.zeros(T, dtype=int))
     ours.forward(x)
     with pytest.raises(InputError, match=r"\(2, 5, 11\), got \(5, 11\)"):
         ours.backward(draw(T, C))
@@ -361,3 +405,13 @@ def test_params_that_do_not_fit_are_named() -> None:
         layer(fused() | {"qkv.weight": np.ones((47, C))})
     with pytest.raises(ConfigError, match=r"out\.bias must have shape \(11,\).*got \(1,\)"):
         layer(fused() | {"out.bias": np.ones(1)})
+    with pytest.raises(ConfigError, match=r"sinks must have shape \(6,\).*got \(3,\)"):
+        layer(fused() | {"sinks": np.ones(G)})
+
+
+def test_options_that_do_not_fit_are_named() -> None:
+    for softcap in (0.0, -1.0):
+        with pytest.raises(ConfigError, match=rf"softcap \({softcap}\) must be above 0"):
+            layer(softcap=softcap)
+    with pytest.raises(ConfigError, match=r"window \(0\)"):
+        layer(window=0).forward(draw(B, T, C))

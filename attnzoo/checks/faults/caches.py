@@ -20,10 +20,6 @@ class NotReset(Specimen):
             self.keys = self.keys if self.keys is None else self.keys[:, :, :1]
             self.values = self.values if self.values is None else self.values[:, :, :1]
 
-    def new_cache(self, batch: int, max_len: int) -> SpecimenCache:
-        super().new_cache(batch, max_len)
-        return self.Cache(batch, max_len)
-
 
 @fault("cache.late_after_reset", "B57", "C13", "cache.reset")
 class LateAfterReset(Specimen):
@@ -41,10 +37,6 @@ class LateAfterReset(Specimen):
                 v = torch.cat([torch.zeros_like(v[:, :, :1]), v[:, :, 1:]], dim=2)
             return super().append(k, v)
 
-    def new_cache(self, batch: int, max_len: int) -> SpecimenCache:
-        super().new_cache(batch, max_len)
-        return self.Cache(batch, max_len)
-
 
 @fault("cache.overflow_silent", "B59", "C13", "cache.overflow")
 class OverflowSilent(Specimen):
@@ -56,8 +48,9 @@ class OverflowSilent(Specimen):
 
     def remember(self, cache: SpecimenCache, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         keys, values = cache.append(k, v)
-        if cache.length > cache.max_len and cache.keys is not None and cache.values is not None:
-            cache.keys, cache.values = cache.keys[:, :, -cache.max_len :], cache.values[:, :, -cache.max_len :]
+        room = cache.max_len
+        if room is not None and cache.length > room and cache.keys is not None and cache.values is not None:
+            cache.keys, cache.values = cache.keys[:, :, -room:], cache.values[:, :, -room:]
         return keys, values
 
 
@@ -88,10 +81,6 @@ class ReordersKeysOnly(Specimen):
             super().reorder(index)
             self.values = values
 
-    def new_cache(self, batch: int, max_len: int) -> SpecimenCache:
-        super().new_cache(batch, max_len)
-        return self.Cache(batch, max_len)
-
 
 @fault("cache.reorders_backwards", "B60", "C13", "cache.reorder")
 class ReordersBackwards(Specimen):
@@ -105,10 +94,6 @@ class ReordersBackwards(Specimen):
                     keys[place], values[place] = self.keys[row], self.values[row]
                 self.keys, self.values = keys, values
 
-    def new_cache(self, batch: int, max_len: int) -> SpecimenCache:
-        super().new_cache(batch, max_len)
-        return self.Cache(batch, max_len)
-
 
 @fault("cache.crops_the_front", "ours", "C13", "cache.crop")
 class CropsTheFront(Specimen):
@@ -121,10 +106,6 @@ class CropsTheFront(Specimen):
             if keys is not None and values is not None:
                 self.keys, self.values = keys[:, :, length - n :], values[:, :, length - n :]
 
-    def new_cache(self, batch: int, max_len: int) -> SpecimenCache:
-        super().new_cache(batch, max_len)
-        return self.Cache(batch, max_len)
-
 
 @fault("cache.keeps_graph", "B70", "C13", "cache.gradients")
 class KeepsGraph(Specimen):
@@ -134,10 +115,6 @@ class KeepsGraph(Specimen):
         def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
             self.keys, self.values = super().append(k, v)
             return self.keys, self.values
-
-    def new_cache(self, batch: int, max_len: int) -> SpecimenCache:
-        super().new_cache(batch, max_len)
-        return self.Cache(batch, max_len)
 
 
 @fault("cache.loses_gradient", "ours", "C13", "cache.gradients")
@@ -155,11 +132,7 @@ class CountsRoom(Specimen):
     class Cache(SpecimenCache):
         @property
         def nbytes(self) -> int:
-            return super().nbytes * self.max_len // self.length if self.length else 0
-
-    def new_cache(self, batch: int, max_len: int) -> SpecimenCache:
-        super().new_cache(batch, max_len)
-        return self.Cache(batch, max_len)
+            return super().nbytes * (self.max_len or 2 * self.length) // self.length if self.length else 0
 
 
 @fault("cache.holds_all_heads", "ours", "C13", "cache.counts")
@@ -180,19 +153,15 @@ class CacheInHalf(Specimen):
             self.keys, self.values = keys.detach().bfloat16().to(k.dtype), values.detach().bfloat16().to(v.dtype)
             return keys, values
 
-    def new_cache(self, batch: int, max_len: int) -> SpecimenCache:
-        super().new_cache(batch, max_len)
-        return self.Cache(batch, max_len)
-
 
 @fault("cache.on_module", "B57", "C18", "cache.apart")
 class CacheOnModule(Specimen):
     """All caches of a layer share one memory, kept on the layer."""
 
-    def new_cache(self, batch: int, max_len: int) -> SpecimenCache:
+    def new_cache(self, batch: int, max_len: int | None = None) -> SpecimenCache:
         self.one = getattr(self, "one", None) or super().new_cache(batch, max_len)
         self.one.reset()
-        self.one.batch, self.one.max_len = batch, 10 * max_len
+        self.one.batch, self.one.max_len = batch, max_len and 10 * max_len
         return self.one
 
 
@@ -200,7 +169,7 @@ class CacheOnModule(Specimen):
 class CacheWithoutCausality(Specimen):
     """A layer with causal=False takes a growing cache."""
 
-    def new_cache(self, batch: int, max_len: int) -> SpecimenCache:
+    def new_cache(self, batch: int, max_len: int | None = None) -> SpecimenCache:
         return SpecimenCache(batch, max_len)
 
     def refuse(self, context: Tensor | None, positions: Tensor | None, cache: SpecimenCache | None) -> None:
@@ -219,6 +188,55 @@ class WeightsOfNewKeys(Specimen):
         return weights[..., -self.new :]
 
 
+@fault("cache.loses_on_growth", "B59", "C13", "cache.grows")
+class LosesOnGrowth(Specimen):
+    """When the room is doubled, the values held so far are not copied."""
+
+    class Cache(SpecimenCache):
+        def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+            grows = self.max_len is None and self.length < 32 <= self.length + k.shape[2]
+            if grows and self.values is not None:
+                self.values = torch.zeros_like(self.values)
+            return super().append(k, v)
+
+
+@fault("cache.growth_counts_room", "ours", "C13", "cache.grows")
+class GrowthCountsRoom(Specimen):
+    """`nbytes` of a growing cache counts the room, which is a power of two."""
+
+    class Cache(SpecimenCache):
+        @property
+        def nbytes(self) -> int:
+            held = super().nbytes
+            room = 1 << (self.length - 1).bit_length() if self.length else 1
+            return held if self.max_len is not None else held // max(1, self.length) * room
+
+
+@fault("cache.mask_of_new_keys", "ours", "C4", "cache.masked")
+class MaskOfNewKeys(Specimen):
+    """With a cache, a mask is applied to the newest keys only."""
+
+    def visible(self, q: Tensor, k: Tensor, mask: Tensor | None, key_mask: Tensor | None) -> Tensor:
+        if mask is None or mask.dtype != torch.bool or q.shape[2] == k.shape[2]:
+            return super().visible(q, k, mask, key_mask)
+        old = k.shape[2] - q.shape[2]
+        opened = torch.cat([torch.ones_like(mask[..., :old]), mask[..., old:]], dim=-1)
+        return super().visible(q, k, opened, key_mask)
+
+
+@fault("cost.recomputes_all", "ours", "C12", "cost.decode")
+class RecomputesAll(Specimen):
+    """Every step computes the rows of all tokens so far, and throws the old ones away."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, **asked: Any) -> Any:
+        t, s = q.shape[2], k.shape[2]
+        if t == 1 < s and not self.training and self.causal and asked.get("mask") is None:
+            mixed, weights = super().attend(q.expand(-1, -1, s, -1), k, v, **{**asked, "need_weights": True})
+            mixed, weights = mixed[:, :, -1:], weights[:, :, -1:]
+            return (mixed, weights) if asked.get("need_weights") else mixed
+        return super().attend(q, k, v, **asked)
+
+
 @fault("cache.newest_twice", "B57", "C13", "cache.equals_whole")
 class NewestTwice(Specimen):
     """The last token of the prompt is fed twice."""
@@ -229,6 +247,5 @@ class NewestTwice(Specimen):
                 super().append(k[:, :, -1:], v[:, :, -1:])
             return super().append(k, v)
 
-    def new_cache(self, batch: int, max_len: int) -> SpecimenCache:
-        super().new_cache(batch, max_len)
-        return self.Cache(batch, 2 * max_len)
+    def new_cache(self, batch: int, max_len: int | None = None) -> SpecimenCache:
+        return super().new_cache(batch, max_len and 2 * max_len)

@@ -2,27 +2,84 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, TypeVar
 
+from attnzoo.checks.faults.kinds import (
+    AbsoluteSpecimen,
+    AlibiSpecimen,
+    CappedSpecimen,
+    PackedSpecimen,
+    RotarySpecimen,
+    RotaryWindowSpecimen,
+    SunkSpecimen,
+    WindowSpecimen,
+    as_oracle,
+)
 from attnzoo.checks.faults.reported import REPORTED
-from attnzoo.checks.faults.specimen import AbsoluteSpecimen, RotarySpecimen, Specimen, as_oracle
+from attnzoo.checks.faults.specimen import Specimen
 from attnzoo.variant import Traits, Variant
 
 Layer = TypeVar("Layer", bound=Specimen)
 
-PLAIN: list[dict[str, Any]] = [
-    {"d_model": 24, "heads": 6, "kv_heads": 3, "head_dim": 10},
-    {"d_model": 24, "heads": 4, "kv_heads": 2, "bias": True, "scale": 0.5},
-]
-ROTARY: list[dict[str, Any]] = [
-    {"d_model": 24, "heads": 6, "kv_heads": 3, "head_dim": 10},
-    {"d_model": 24, "heads": 4, "kv_heads": 2, "head_dim": 10, "theta": 500.0, "layout": "interleaved"},
-    {"d_model": 24, "heads": 4, "kv_heads": 2, "head_dim": 10, "rotary_dim": 4, "bias": True},
-]
+HEADS: dict[str, Any] = {"d_model": 24, "heads": 6, "kv_heads": 3, "head_dim": 10}
+OTHER: dict[str, Any] = {"d_model": 24, "heads": 4, "kv_heads": 2, "bias": True, "scale": 0.5}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of specimen: what a sound one claims, the option sets it is judged with, and what sets it apart."""
+
+    name: str
+    apart: str
+    traits: Traits
+    cases: Sequence[Mapping[str, Any]]
+
+
+KINDS: dict[type[Specimen], Kind] = {
+    Specimen: Kind("plain", "", Traits(cache="kv", cross=True), [HEADS, OTHER]),
+    RotarySpecimen: Kind(
+        "rotary",
+        "rotary positions",
+        Traits(cache="kv", positions="relative"),
+        [
+            HEADS,
+            {"d_model": 24, "heads": 4, "kv_heads": 2, "head_dim": 10, "theta": 500.0, "layout": "interleaved"},
+            {"d_model": 24, "heads": 4, "kv_heads": 2, "head_dim": 10, "rotary_dim": 4, "bias": True},
+        ],
+    ),
+    AbsoluteSpecimen: Kind("absolute", "absolute positions", Traits(cache="kv", positions="absolute"), [HEADS, OTHER]),
+    WindowSpecimen: Kind(
+        "window",
+        "a window",
+        Traits(cache="ring", sees="some", memory="linear", work="linear"),
+        [{**HEADS, "window": 4}, {**OTHER, "window": 5}],
+    ),
+    RotaryWindowSpecimen: Kind(
+        "rotary_window",
+        "a window and rotary positions",
+        Traits(cache="ring", sees="some", positions="relative", memory="linear", work="linear"),
+        [{**HEADS, "window": 4}],
+    ),
+    CappedSpecimen: Kind(
+        "capped",
+        "a softcap",
+        Traits(cache="kv", cross=True, plain=False),
+        [{**HEADS, "softcap": 5.0}, {**OTHER, "softcap": 1.5}],
+    ),
+    AlibiSpecimen: Kind("alibi", "linear biases", Traits(cache="kv", positions="index", plain=False), [HEADS, OTHER]),
+    SunkSpecimen: Kind(
+        "sunk", "sinks", Traits(cache="kv", cross=True, rows="at_most_one", plain=False), [HEADS, OTHER]
+    ),
+    PackedSpecimen: Kind("packed", "document ids", Traits(document=True), [HEADS, OTHER]),
+}
+
+
+def kind_of(layer: type[Specimen]) -> Kind:
+    """The kind of the sound specimen that this one is a change of."""
+    return next(KINDS[base] for base in layer.__mro__ if base in KINDS)
 
 
 @dataclass(frozen=True)
@@ -52,7 +109,7 @@ class Fault:
     @property
     def needs(self) -> str:
         """What a layer must have for the fault to be possible in it."""
-        return {"none": "", "rotary": "rotary positions", "absolute": "absolute positions"}[self.layer.places]
+        return kind_of(self.layer).apart
 
     @property
     def variant(self) -> Variant:
@@ -62,21 +119,20 @@ class Fault:
 
 def specimen_variant(name: str, layer: type[Specimen], summary: str) -> Variant:
     """A specimen, sound or not, with the claims of a sound one."""
-    positions = {"none": "none", "rotary": "relative", "absolute": "absolute"}[layer.places]
+    kind = kind_of(layer)
     return Variant(
         name=name,
         build=layer,
         summary=summary,
-        traits=Traits(cache="kv", cross=layer.places == "none", positions=positions),  # type: ignore[arg-type]
+        traits=kind.traits,
         oracle=None if layer.places == "absolute" else as_oracle,
-        cases=ROTARY if layer.places == "rotary" else PLAIN,
+        cases=kind.cases,
     )
 
 
 SOUND = [
-    specimen_variant("sound_plain", Specimen, "The specimen without positions."),
-    specimen_variant("sound_rotary", RotarySpecimen, "The specimen with rotary positions."),
-    specimen_variant("sound_absolute", AbsoluteSpecimen, "The specimen with absolute positions."),
+    specimen_variant(f"sound_{kind.name}", layer, f"The specimen with {kind.apart or 'nothing added'}.")
+    for layer, kind in KINDS.items()
 ]
 
 
@@ -85,9 +141,6 @@ def fault(id: str, source: str, clause: str, killed_by: str) -> Callable[[type[L
 
     def plant(layer: type[Layer]) -> type[Layer]:
         layer.fault = Fault(id, source, clause, killed_by, layer)
-        # A constructor written with *args takes the options of the sound specimen all the same.
-        sound = RotarySpecimen if issubclass(layer, RotarySpecimen) else Specimen
-        layer.__signature__ = inspect.signature(sound)  # type: ignore[attr-defined]
         return layer
 
     return plant

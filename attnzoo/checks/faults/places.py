@@ -9,7 +9,8 @@ from torch import Tensor
 
 from attnzoo.checks import reference
 from attnzoo.checks.faults.fault import fault
-from attnzoo.checks.faults.specimen import AbsoluteSpecimen, RotarySpecimen, Specimen
+from attnzoo.checks.faults.kinds import AbsoluteSpecimen, RotarySpecimen
+from attnzoo.checks.faults.specimen import Specimen
 
 
 @fault("rope.other_layout", "B37", "C9", "truth.oracle")

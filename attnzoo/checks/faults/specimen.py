@@ -5,24 +5,23 @@ Written apart from `attnzoo.ops`. It is the exam of the suite, not a variant: sl
 
 from __future__ import annotations
 
+import inspect
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attnzoo import oracle
 from attnzoo.checks import reference
 from attnzoo.errors import ConfigError, InputError, Unsupported
 
-Places = Literal["none", "rotary", "absolute"]
-Layout = Literal["half", "interleaved"]
+Places = Literal["none", "rotary", "absolute", "index"]
 
 
 class SpecimenCache:
     """Keys and values, joined step by step."""
 
-    def __init__(self, batch: int, max_len: int) -> None:
+    def __init__(self, batch: int, max_len: int | None) -> None:
         self.batch, self.max_len = batch, max_len
         self.keys: Tensor | None = None
         self.values: Tensor | None = None
@@ -63,6 +62,22 @@ class Specimen(nn.Module):
 
     places: Places = "none"
     fault: Any = None
+    backends: tuple[str, ...] = ("auto",)
+    Cache: type[SpecimenCache] = SpecimenCache
+
+    def __init_subclass__(cls) -> None:
+        """A constructor that hands its other options on takes those of its bases too, and says so when asked."""
+        super().__init_subclass__()
+        words: dict[str, inspect.Parameter] = {}
+        for base in cls.__mro__:
+            if "__init__" in vars(base):
+                own = list(inspect.signature(vars(base)["__init__"]).parameters.values())[1:]
+                named = [word for word in own if word.kind not in (word.VAR_KEYWORD, word.VAR_POSITIONAL)]
+                words = {word.name: word for word in named} | words
+                if len(named) == len(own):
+                    break
+        ordered = sorted(words.values(), key=lambda word: (word.kind, word.default is not word.empty))
+        cls.__signature__ = inspect.Signature(ordered)  # type: ignore[attr-defined]
 
     def __init__(
         self,
@@ -82,6 +97,7 @@ class Specimen(nn.Module):
         self.asked_scale, self.asked_head_dim = scale, head_dim  # whatever a fault makes of them
         self.d_model, self.heads, self.kv_heads, self.causal = d_model, heads, kv_heads, causal
         self.dropout, self.max_seq_len = dropout, max_seq_len
+        self.backend = backend
         self.check_options(dropout, backend)
         self.check_groups()
         self.head_dim = self.head_width() if head_dim is None else head_dim
@@ -96,8 +112,8 @@ class Specimen(nn.Module):
     def check_options(self, dropout: float, backend: str) -> None:
         if not 0 <= dropout < 1:
             raise ConfigError(f"dropout ({dropout}) must be at least 0 and below 1")
-        if backend != "auto":
-            raise ConfigError(f"unknown backend {backend!r}; it takes auto")
+        if backend not in self.backends:
+            raise ConfigError(f"unknown backend {backend!r}; it takes {', '.join(self.backends)}")
 
     def check_groups(self) -> None:
         if self.heads % self.kv_heads:
@@ -111,10 +127,10 @@ class Specimen(nn.Module):
     def choose_scale(self, scale: float | None) -> float:
         return self.head_dim**-0.5 if scale is None else scale
 
-    def new_cache(self, batch: int, max_len: int) -> SpecimenCache:
+    def new_cache(self, batch: int, max_len: int | None = None) -> SpecimenCache:
         if not self.causal:
             raise Unsupported("cache needs causal=True")
-        return SpecimenCache(batch, max_len)
+        return self.Cache(batch, max_len)
 
     # The call.
 
@@ -142,9 +158,16 @@ class Specimen(nn.Module):
         q, k, v = self.project(x, context, positions=positions, offset=held)
         if cache is not None:
             k, v = self.remember(cache, k, v)
-        mixed, weights = self.attend(q, k, v, mask=mask, key_mask=key_mask, need_weights=True)
+        mask, key_mask = self.held(mask, k), self.held(key_mask, k)
+        mixed, weights = self.attended(q, k, v, mask, key_mask, need_weights)
         y = self.merge(mixed)
-        return (y, self.show(weights)) if need_weights else y
+        return (y, self.show(F.pad(weights, (s - weights.shape[-1], 0)))) if need_weights else y
+
+    def attended(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, key_mask: Tensor | None, need_weights: bool
+    ) -> tuple[Tensor, Tensor]:
+        mixed, weights = self.attend(q, k, v, mask=mask, key_mask=key_mask, need_weights=True)
+        return mixed, weights
 
     def project(
         self, x: Tensor, context: Tensor | None = None, *, positions: Tensor | None = None, offset: int = 0
@@ -204,6 +227,10 @@ class Specimen(nn.Module):
 
     def remember(self, cache: SpecimenCache, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         return cache.append(k, v)
+
+    def held(self, mask: Tensor | None, k: Tensor) -> Tensor | None:
+        """The columns of a mask that belong to the keys still held, which are the newest ones."""
+        return mask if mask is None or mask.shape[-1] <= k.shape[2] else mask[..., -k.shape[2] :]
 
     def causal_rule(self, q: Tensor, k: Tensor) -> Tensor:
         return reference.causal(q.shape[2], k.shape[2], q.device)
@@ -274,7 +301,7 @@ class Specimen(nn.Module):
     def check_cache(self, x: Tensor, cache: SpecimenCache | None) -> None:
         if cache is not None and x.shape[0] != cache.batch:
             raise InputError(f"a batch of {x.shape[0]} for a cache of {cache.batch}")
-        if cache is not None and cache.length + x.shape[1] > cache.max_len:
+        if cache is not None and cache.max_len is not None and cache.length + x.shape[1] > cache.max_len:
             raise InputError(f"{x.shape[1]} tokens more than {cache.length} of {cache.max_len}")
 
     def check_context(self, x: Tensor, context: Tensor) -> None:
@@ -312,70 +339,3 @@ class Specimen(nn.Module):
         b, t = x.shape[:2]
         if positions.dtype not in (torch.int32, torch.int64) or tuple(positions.shape) not in ((t,), (b, t)):
             raise InputError(f"positions are {positions.dtype} {tuple(positions.shape)}; they must be integers ({t},)")
-
-
-class RotarySpecimen(Specimen):
-    """With rotary positions."""
-
-    places = "rotary"
-
-    def __init__(
-        self,
-        d_model: int,
-        heads: int,
-        kv_heads: int,
-        *,
-        head_dim: int | None = None,
-        bias: bool = False,
-        causal: bool = True,
-        scale: float | None = None,
-        dropout: float = 0.0,
-        max_seq_len: int | None = None,
-        backend: str = "auto",
-        theta: float = 10000.0,
-        layout: Layout = "half",
-        rotary_dim: int | None = None,
-    ) -> None:
-        super().__init__(
-            d_model,
-            heads,
-            kv_heads,
-            head_dim=head_dim,
-            bias=bias,
-            causal=causal,
-            scale=scale,
-            dropout=dropout,
-            max_seq_len=max_seq_len,
-            backend=backend,
-        )
-        self.rope = oracle.Rope(theta=theta, layout=layout, rotary_dim=rotary_dim)
-
-    def place(self, q: Tensor, k: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        return self.rotate(q, positions), self.rotate(k, positions)
-
-    def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
-        width = self.rope.rotary_dim or x.shape[-1]
-        return reference.rotate(x, positions, theta=self.rope.theta, layout=self.rope.layout, rotary_dim=width)
-
-
-class AbsoluteSpecimen(Specimen):
-    """With sinusoids added to its input."""
-
-    places = "absolute"
-
-    def place_tokens(self, x: Tensor, positions: Tensor) -> Tensor:
-        channel = torch.arange(x.shape[-1], device=x.device, dtype=torch.float64)
-        return x + torch.sin(positions[..., None] / 50.0 ** (channel / x.shape[-1]) + channel).to(x.dtype)
-
-
-def as_oracle(layer: Specimen) -> oracle.Layer:
-    """The specimen's definition in NumPy float64, by its raw weights and what it was asked to be."""
-    return oracle.Layer(
-        oracle.raw(layer),
-        heads=layer.heads,
-        kv_heads=layer.kv_heads,
-        head_dim=layer.asked_head_dim or layer.d_model // layer.heads,
-        causal=layer.causal,
-        scale=layer.asked_scale,
-        rope=layer.rope if isinstance(layer, RotarySpecimen) else None,
-    )

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from attnzoo.checks.faults.fault import fault
-from attnzoo.checks.faults.specimen import RotarySpecimen, Specimen
+from attnzoo.checks.faults.kinds import RotarySpecimen
+from attnzoo.checks.faults.specimen import Specimen
 
 
 def _all(q: Tensor, k: Tensor) -> Tensor:

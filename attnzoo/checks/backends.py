@@ -1,0 +1,151 @@
+"""Laws of kernels: whichever computes, the result is that of the definition, or the call is refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnzoo.checks import tolerance
+from attnzoo.checks.evidence import Evidence
+from attnzoo.checks.lab import Lab
+from attnzoo.checks.law import law, option, staged
+from attnzoo.checks.numerics import HALF, no_worse
+from attnzoo.checks.truth import gradients
+from attnzoo.errors import ConfigError, Unsupported
+
+PLAIN = "eager"
+WORDS = ("auto", "sdpa", "banded", "blocks", "flex")
+
+
+def offered(lab: Lab) -> tuple[str, list[str]]:
+    """The definition's backend, and those to compare with it. Compiling takes seconds, so "flex" only at depth full."""
+    builds = []
+    for word in (PLAIN, *WORDS):
+        try:
+            lab.fresh(backend=word)
+        except ConfigError:
+            continue
+        builds.append(word)
+    plain = PLAIN if PLAIN in builds else "auto"
+    return plain, [word for word in builds if word != PLAIN and (word != "flex" or lab.depth != "quick")]
+
+
+def sizes(lab: Lab) -> list[tuple[int, dict[str, int]]]:
+    """Lengths that divide no block, and where there are windows, windows that do not either."""
+    if lab.window is None:
+        return [(1, {}), (17, {}), (129, {}), *([(300, {})] if lab.depth != "quick" else [])]
+    more = [(300, {"window": 100}), (257, {"window": 64})] if lab.depth != "quick" else []
+    return [(1, {"window": 16}), (17, {"window": 1}), (129, {"window": 16}), (130, {"window": 100}), *more]
+
+
+@law("backend.agrees", "C12", needs=[option("backend")], cases="default")
+def agrees(lab: Lab, see: Evidence) -> None:
+    """Every backend gives what "eager" gives, forward and backward, or refuses the call by its name.
+
+    Plain, under boolean, floating and padding masks, of documents, and for tokens that lie strewn in memory; in
+    training without dropout; at lengths that divide no block. Control: the masks do change the output.
+    """
+    plain, others = offered(lab)
+    see.holds(bool(others), "the layer takes a backend, auto at least")
+    for dtype in lab.dtypes():
+        for t, more in sizes(lab):
+            eager = lab.layer(dtype, backend=plain, **more).train()
+            layers = {word: lab.layer(dtype, backend=word, **more).train() for word in others}
+            dy = lab.tokens(2, t, dtype, draw=2)
+            for how, x, asked in _asked(lab, lab.tokens(2, t, dtype)):
+                y, slopes = eager(x, **asked), gradients(eager, x, dy, asked)
+                for word, layer in layers.items():
+                    what = f"backend={word!r}, {how}, {t} tokens, {more or 'no window'}, {dtype}"
+                    got = _answer(see, layer, word, x, asked)
+                    if got is None:
+                        continue
+                    see.close(got, y, f"the output, {what}", plain=tolerance.rounding(dtype, 16))
+                    if word == "flex" and lab.device.type == "cpu":
+                        continue
+                    for name, slope in gradients(layer, x, dy, asked).items():
+                        order = tolerance.rounding(dtype)
+                        see.close(slope, slopes[name], f"the gradient of {name}, {what}", plain=order)
+    if lab.variant.traits.key_mask:
+        x = lab.tokens(2, 17)
+        see.reacts(lab.layer()(x), lab.layer()(x, key_mask=lab.padding([15, 17], 17, left=True)), "the output padded")
+
+
+def _asked(lab: Lab, x: Tensor) -> Iterator[tuple[str, Tensor, dict[str, Tensor]]]:
+    """Calls: what is asked, in words, the tokens, and the arguments."""
+    b, t, c = x.shape
+    traits = lab.variant.traits
+    yield "plain", x, {}
+    if lab.depth == "quick" and x.dtype != torch.float64 and t > 20:
+        return
+    wide = x.new_zeros(b, t, 2 * c)
+    wide[..., ::2] = x
+    yield "tokens strewn in memory", wide[..., ::2], {}
+    if traits.key_mask:
+        yield "key_mask", x, {"key_mask": lab.padding([max(1, t - 2), t], t, left=True)}
+    if traits.mask:
+        yield "boolean mask", x, {"mask": lab.mask(t, t)}
+        yield "floating mask", x, {"mask": 2 * lab.normal(b, 1, t, t, draw=3).to(x.dtype)}
+    if traits.document:
+        yield "documents", x, {"document": lab.documents(b, t)}
+
+
+def _answer(see: Evidence, layer: Any, word: str, x: Tensor, asked: dict[str, Tensor]) -> Tensor | None:
+    """The output, or None where the call is refused; by its name, or the layer is at fault."""
+    try:
+        with torch.set_grad_enabled(word != "flex" or x.device.type != "cpu"):
+            y: Tensor = layer(x, **asked)
+    except Unsupported as refusal:
+        see.holds(word in str(refusal), f"a refusal names the backend, {word!r}; it says: {refusal}")
+        return None
+    return y
+
+
+@law("backend.fewer_queries", "C5", needs=[option("backend"), staged], cases="default")
+def fewer_queries(lab: Lab, see: Evidence) -> None:
+    """With fewer queries than keys every backend takes the queries for the newest tokens, or refuses."""
+    plain, others = offered(lab)
+    t, more = sizes(lab)[2]
+    eager = lab.layer(backend=plain, **more)
+    q, k, v = (stage.detach() for stage in eager.project(lab.tokens(2, t)))
+    for last in (1, 5, t - 1):
+        due = eager.attend(q[:, :, -last:], k, v)
+        see.close(due, eager.attend(q, k, v)[:, :, -last:], f"the last {last} queries on all keys, backend={plain!r}")
+        for word in (word for word in others if word != "flex"):
+            layer = lab.layer(backend=word, **more)
+            try:
+                got = layer.attend(q[:, :, -last:], k, v)
+            except Unsupported as refusal:
+                see.holds(word in str(refusal), f"a refusal names the backend, {word!r}; it says: {refusal}")
+            else:
+                see.close(got, due, f"the last {last} queries on all keys, backend={word!r}")
+
+
+@law("backend.half", "C17", needs=[option("backend"), staged], cases="default")
+def half(lab: Lab, see: Evidence) -> None:
+    """In half types every backend errs at most twice as much as "eager" does, fed the same rounded q, k and v.
+
+    The mean error against float64, plus a floor, with and without a mask.
+    """
+    plain, others = offered(lab)
+    t, more = sizes(lab)[2]
+    for dtype in HALF:
+        eager, truth = lab.layer(dtype, backend=plain, **more), lab.layer(backend=plain, **more)
+        # Sharp logits and values of unit scale: there a softmax in the half type shows most.
+        q, k, v = eager.project((6 * lab.tokens(2, t)).to(dtype))
+        v = v / 6
+        exact = [stage.double() for stage in (q, k, v)]
+        asked: dict[str, dict[str, Tensor]] = {"plain": {}}
+        if lab.variant.traits.key_mask:
+            asked["key_mask"] = {"key_mask": lab.padding([t - 2, t], t, left=True)}
+        for how, given in asked.items():
+            peer, due = eager.attend(q, k, v, **given), truth.attend(*exact, **given)
+            for word in (word for word in others if word != "flex"):
+                try:
+                    got = lab.layer(dtype, backend=word, **more).attend(q, k, v, **given)
+                except Unsupported as refusal:
+                    see.holds(word in str(refusal), f"a refusal names the backend, {word!r}; it says: {refusal}")
+                else:
+                    no_worse(see, got, peer, due, f"backend={word!r}, {how}, {dtype}", roundings=1 / 8)

@@ -1,0 +1,59 @@
+"""Questions about building."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from attnzoo.checks.questions.witness import Witness, fact, taken
+
+
+def length_limit(w: Witness) -> Any:
+    return taken(lambda: w.layer(max_seq_len=6)(w.tokens()))
+
+
+def bias_made(w: Witness) -> Any:
+    with_bias, without = (
+        sum(values.numel() for values in w.make(torch.float64, redrawn=False, bias=bias).parameters())
+        for bias in (True, False)
+    )
+    return fact(with_bias > without)
+
+
+def given_scale(w: Witness) -> Any:
+    return w.layer(scale=0.9)(w.tokens())
+
+
+def no_scale(w: Witness) -> Any:
+    return w.layer(scale=0.0)(w.tokens())
+
+
+def default_scale(w: Witness) -> Any:
+    return w.layer(scale=None)(w.tokens())
+
+
+def causality_given(w: Witness) -> Any:
+    return w.layer(causal=not w.lab.causal)(w.tokens())
+
+
+def causality_masked(w: Witness) -> Any:
+    rows = torch.ones(7, 7, dtype=torch.bool, device=w.lab.device)
+    return w.layer(causal=not w.lab.causal)(w.tokens(), mask=rows)
+
+
+def uneven_width(w: Witness) -> Any:
+    groups = {"kv_heads": 5} if "kv_heads" in w.lab.case.options else {}
+    return taken(lambda: w.make(torch.float64, redrawn=False, d_model=24, heads=5, head_dim=None, **groups))
+
+
+def uneven_groups(w: Witness) -> Any:
+    return taken(lambda: w.make(torch.float64, redrawn=False, heads=6, kv_heads=4))
+
+
+def odd_dropout(w: Witness) -> Any:
+    return taken(lambda: w.make(torch.float64, redrawn=False, dropout=1.5))
+
+
+def odd_backend(w: Witness) -> Any:
+    return taken(lambda: w.make(torch.float64, redrawn=False, backend="nonesuch"))

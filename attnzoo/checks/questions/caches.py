@@ -1,0 +1,92 @@
+"""Questions about the cache."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnzoo.checks.questions.witness import Witness, taken
+
+
+def steps(w: Witness) -> Any:
+    return fed(w, w.layer().new_cache(3, 7), w.tokens(), [3, 1, 1, 1, 1])
+
+
+def chunks(w: Witness) -> Any:
+    return fed(w, w.layer().new_cache(3, 7), w.tokens(), [3, 4])
+
+
+def steps_after_reset(w: Witness) -> Any:
+    cache = w.layer().new_cache(3, 7)
+    fed(w, cache, w.tokens(draw=1), [4, 1])
+    cache.reset()
+    return fed(w, cache, w.tokens(), [3, 1, 3])
+
+
+def steps_after_crop(w: Witness) -> Any:
+    cache = w.layer().new_cache(3, 9)
+    fed(w, cache, torch.cat([w.tokens()[:, :3], w.tokens(draw=1)[:, 3:6]], dim=1), [6])
+    cache.crop(3)
+    return fed(w, cache, w.tokens()[:, 3:], [1, 3])
+
+
+def steps_after_reorder(w: Witness) -> Any:
+    cache = w.layer().new_cache(3, 7)
+    fed(w, cache, w.tokens()[:, :6], [6])
+    cache.reorder(torch.tensor([2, 0, 0], device=w.lab.device))
+    return fed(w, cache, w.tokens()[:, 6:], [1])
+
+
+def steps_in_turn(w: Witness) -> Any:
+    one, two = w.layer().new_cache(3, 7), w.layer().new_cache(3, 7)
+    x, other = w.tokens(), w.tokens(draw=1)
+    turns = [w.layer()(part[:, i : i + 1], cache=cache) for i in range(3) for part, cache in ((x, one), (other, two))]
+    return torch.cat(turns, dim=1)
+
+
+def steps_padded(w: Witness) -> Any:
+    real = w.lab.padding([7, 5, 4], 7, left=True)
+    cache, x = w.layer().new_cache(3, 7), w.tokens()
+    parts = [(0, 4), (4, 5), (5, 7)]
+    return torch.cat([w.layer()(x[:, a:e], cache=cache, key_mask=real[:, :e]) for a, e in parts], dim=1)
+
+
+def step_weights(w: Witness) -> Any:
+    cache = w.layer().new_cache(3, 7)
+    w.layer()(w.tokens()[:, :5], cache=cache)
+    return w.layer()(w.tokens()[:, 5:], cache=cache, need_weights=True)[1]
+
+
+def step_gradient(w: Witness) -> Any:
+    cache, x = w.layer().new_cache(3, 7), w.tokens().requires_grad_()
+    w.layer()(x[:, :3], cache=cache)
+    return torch.autograd.grad(w.layer()(x[:, 3:], cache=cache).sum(), x)[0]
+
+
+def cache_bytes(w: Witness) -> Any:
+    cache = w.layer(torch.bfloat16).new_cache(3, 9)
+    w.layer(torch.bfloat16)(w.tokens(t=4, dtype=torch.bfloat16), cache=cache)
+    return f"{cache.length} tokens, {cache.nbytes} bytes"
+
+
+def cache_overflow(w: Witness) -> Any:
+    cache = w.layer().new_cache(3, 5)
+    return taken(lambda: w.layer()(w.tokens(), cache=cache))
+
+
+def cache_refusal(w: Witness) -> Any:
+    cache = w.layer().new_cache(3, 9)
+    w.layer()(w.tokens()[:, :4], cache=cache)
+    taken(lambda: w.layer()(w.tokens()[:, 4:5], cache=cache, key_mask=torch.ones(3, 99, dtype=torch.bool)))
+    return f"{cache.length} tokens"
+
+
+def fed(w: Witness, cache: Any, x: Tensor, sizes: list[int], **options: Any) -> Tensor:
+    """The outputs of the layer with these options, fed in chunks of these sizes."""
+    outputs, start = [], 0
+    for size in sizes:
+        outputs.append(w.layer(**options)(x[:, start : start + size], cache=cache))
+        start += size
+    return torch.cat(outputs, dim=1)

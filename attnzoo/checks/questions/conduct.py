@@ -1,0 +1,92 @@
+"""Questions about conduct: inputs, state, randomness."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import nn
+
+from attnzoo.checks.lab import Randomness
+from attnzoo.checks.questions.witness import Witness, fact, taken
+
+
+def input_type(w: Witness) -> Any:
+    return taken(lambda: w.layer()(w.tokens(dtype=torch.float32)))
+
+
+def input_kept(w: Witness) -> Any:
+    x, rows = w.tokens(), w.lab.mask(7, 7)
+    kept, kept_rows = x.clone(), rows.clone()
+    copy.deepcopy(w.layer())(x, mask=rows)
+    return f"tokens {fact(torch.equal(x, kept))}, mask {fact(torch.equal(rows, kept_rows))}"
+
+
+def repeatable(w: Witness) -> Any:
+    layer = w.make(torch.float64)
+    torch.manual_seed(5)  # not the seed that a careless layer would set
+    before = Randomness()
+    first = layer(w.tokens())
+    moved = before.moved()
+    layer(w.tokens(draw=1))
+    third = layer(w.tokens())
+    layer(w.tokens(draw=1))
+    layer(w.tokens(draw=3))
+    off = max(float((later - first).detach().abs().max()) for later in (third, layer(w.tokens())))
+    return f"random {moved}, seed {torch.initial_seed()}, repeats {off:.0e}"
+
+
+def instances(w: Witness) -> Any:
+    one, two = w.make(torch.float64), w.make(torch.float64)
+    mine = {values.data_ptr() for values in one.parameters()}
+    return fact(any(values.data_ptr() in mine for values in two.parameters()))
+
+
+def saved(w: Witness) -> Any:
+    layer = w.make(torch.float64)
+    return fact(len(layer.state_dict()) == len(list(layer.parameters())))
+
+
+def copied(w: Witness) -> Any:
+    layer = w.make(torch.float64)
+    layer(w.tokens().requires_grad_())
+    return taken(lambda: copy.deepcopy(layer))
+
+
+def cast(w: Witness) -> Any:
+    layer = copy.deepcopy(w.layer()).bfloat16().double()
+    layer.load_state_dict(w.layer().state_dict())
+    return layer(w.tokens())
+
+
+def buffers(w: Witness) -> Any:
+    layer = copy.deepcopy(w.layer())
+    with torch.no_grad():
+        for values in layer.buffers():
+            values.fill_(float("nan") if values.is_floating_point() else 0)
+    return layer(w.tokens())
+
+
+def hooks(w: Witness) -> Any:
+    layer, seen = copy.deepcopy(w.layer()), set()
+    owners = {name: module for name, module in layer.named_modules() if any(True for _ in module.parameters(False))}
+    for name, module in owners.items():
+        module.register_forward_hook(lambda *_, name=name: seen.add(name))
+    layer(w.tokens())
+    return fact(seen == set(owners))
+
+
+def under_autocast(w: Witness) -> Any:
+    x = w.tokens(dtype=torch.float32)
+    with torch.autocast(x.device.type, dtype=torch.bfloat16):
+        return taken(lambda: w.layer(torch.float32)(x))
+
+
+def seeded(w: Witness) -> Any:
+    drawn = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        fresh: nn.Module = w.make(torch.float64, redrawn=False)
+        drawn.append(torch.cat([values.detach().flatten() for values in fresh.parameters()]))
+    return f"same {fact(torch.equal(drawn[0], drawn[1]))}, other {fact(torch.equal(drawn[0], drawn[2]))}"

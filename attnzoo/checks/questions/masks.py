@@ -1,0 +1,124 @@
+"""Questions about masks and padding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnzoo.checks.questions.witness import Witness, fact, taken
+
+
+def mask(w: Witness) -> Any:
+    return w.layer()(w.tokens(), mask=w.lab.mask(7, 7))
+
+
+def mask_per_sample(w: Witness) -> Any:
+    return w.layer()(w.tokens(), mask=w.lab.mask(3, 1, 7, 7))
+
+
+def mask_per_head(w: Witness) -> Any:
+    return w.layer()(w.tokens(), mask=w.lab.mask(3, w.heads, 7, 7))
+
+
+def mask_of_all(w: Witness) -> Any:
+    return w.layer()(w.tokens(), mask=torch.ones(7, 7, dtype=torch.bool, device=w.lab.device))
+
+
+def mask_of_floats(w: Witness) -> Any:
+    return w.layer()(w.tokens(), mask=2 * w.lab.normal(7, 7, draw=3))
+
+
+def mask_of_floats_per_head(w: Witness) -> Any:
+    return w.layer()(w.tokens(), mask=2 * w.lab.normal(3, w.heads, 7, 7, draw=3))
+
+
+def mask_gradient(w: Witness) -> Any:
+    given = (2 * w.lab.normal(7, 7, draw=3)).requires_grad_()
+    return torch.autograd.grad(w.layer()(w.tokens(), mask=given).sum(), given)[0]
+
+
+def mask_of_minus_infinity(w: Witness) -> Any:
+    allowed = w.lab.mask(7, 7)
+    return w.layer()(w.tokens(), mask=torch.zeros_like(allowed, dtype=torch.float64).masked_fill(~allowed, -torch.inf))
+
+
+def mask_in_half(w: Witness) -> Any:
+    fine = 256 + w.lab.normal(7, 7).float().abs()
+    return w.layer(torch.bfloat16)(w.tokens(dtype=torch.bfloat16), mask=fine)
+
+
+def mask_of_integers(w: Witness) -> Any:
+    return taken(lambda: w.layer()(w.tokens(), mask=torch.ones(7, 7, dtype=torch.long)))
+
+
+def mask_of_three_axes(w: Witness) -> Any:
+    return taken(lambda: w.layer()(w.tokens(), mask=torch.ones(3, 7, 7, dtype=torch.bool)))
+
+
+def padded_left(w: Witness) -> Any:
+    return w.layer()(w.tokens(), key_mask=w.lab.padding([7, 5, 3], 7, left=True))
+
+
+def padded_right(w: Witness) -> Any:
+    return w.layer()(w.tokens(), key_mask=w.lab.padding([4, 7, 2], 7, left=False))
+
+
+def padded_alone(w: Witness) -> Any:
+    return w.layer()(w.tokens(b=1), key_mask=w.lab.padding([5], 7, left=True))
+
+
+def padded_and_masked(w: Witness) -> Any:
+    return w.layer()(w.tokens(), mask=w.lab.mask(7, 7), key_mask=w.lab.padding([7, 5, 3], 7, left=True))
+
+
+def padding_of_integers(w: Witness) -> Any:
+    return taken(lambda: w.layer()(w.tokens(), key_mask=torch.ones(3, 7, dtype=torch.long)))
+
+
+def blind(w: Witness) -> Any:
+    return w.layer()(w.tokens(), mask=_blind_row(w))
+
+
+def blind_by_both(w: Witness) -> Any:
+    rows = torch.ones(7, 7, dtype=torch.bool, device=w.lab.device)
+    rows[2, 3:] = False
+    real = torch.ones(3, 7, dtype=torch.bool, device=w.lab.device)
+    real[:, :3] = False
+    return w.layer()(w.tokens(), mask=rows, key_mask=real)
+
+
+def blind_gradient(w: Witness) -> Any:
+    x = w.tokens().requires_grad_()
+    return torch.autograd.grad(w.layer()(x, mask=_blind_row(w)).square().sum(), x)[0]
+
+
+def blind_value_gradient(w: Witness) -> Any:
+    q, k, v = (part.detach().requires_grad_() for part in w.layer().project(w.tokens()))
+    rows = _blind_row(w)
+    rows[:, 1] = False
+    return torch.autograd.grad(w.layer().attend(q, k, v, mask=rows).sum(), v)[0]
+
+
+def _blind_row(w: Witness) -> Tensor:
+    rows = torch.ones(7, 7, dtype=torch.bool, device=w.lab.device)
+    rows[2] = False
+    return rows
+
+
+def behind_padding(w: Witness) -> Any:
+    x = w.tokens()
+    x[:, 5] = 1e12
+    real = torch.ones(3, 7, dtype=torch.bool, device=w.lab.device)
+    real[:, 5] = False
+    return w.layer()(x, key_mask=real)[:, [0, 1, 2, 3, 4, 6]]
+
+
+def behind_overflow(w: Witness) -> Any:
+    q, k, v = w.layer(torch.float32).project(w.tokens(dtype=torch.float32))
+    real = torch.ones(3, 7, dtype=torch.bool, device=w.lab.device)
+    real[:, 1] = False
+    k = k.clone()
+    k[:, :, 1] = torch.finfo(torch.float32).max
+    return fact(bool(torch.isfinite(w.layer(torch.float32).attend(q, k, v, key_mask=real)).all()))
