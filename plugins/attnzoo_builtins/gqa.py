@@ -95,7 +95,7 @@ def as_oracle(layer: GroupedQueryAttention) -> attnzoo.oracle.Layer:
     )
 
 
-TRAITS = attnzoo.Traits(causal="optional", rows="one", cache="kv", cross=True, positions="none")
+TRAITS = attnzoo.Traits(causal="optional", rows="one", cache="kv", cross=True, positions="none", memory="linear")
 
 VARIANT = attnzoo.Variant(
     name="gqa",

@@ -64,7 +64,7 @@ VARIANT = attnzoo.Variant(
     build=CausalMultiHeadAttention,
     summary="Multi-head attention: every head with its own queries, keys and values.",
     paper="arXiv:1706.03762",
-    traits=attnzoo.Traits(causal="optional", rows="one", cache="kv", cross=True, positions="none"),
+    traits=attnzoo.Traits(causal="optional", rows="one", cache="kv", cross=True, positions="none", memory="linear"),
     oracle=as_oracle,
     cases=[
         dict(d_model=24, heads=4),

@@ -96,7 +96,9 @@ VARIANT = attnzoo.Variant(
     build=RotaryAttention,
     summary="Grouped-query attention with rotary positions, as in Llama.",
     paper="arXiv:2104.09864",
-    traits=attnzoo.Traits(causal="optional", rows="one", cache="kv", cross=False, positions="relative"),
+    traits=attnzoo.Traits(
+        causal="optional", rows="one", cache="kv", cross=False, positions="relative", memory="linear"
+    ),
     oracle=as_oracle,
     cases=[
         dict(d_model=24, heads=6, kv_heads=3, head_dim=10),

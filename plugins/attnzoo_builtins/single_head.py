@@ -62,7 +62,7 @@ VARIANT = attnzoo.Variant(
     build=SingleHeadCausalAttention,
     summary="One causal head of scaled dot-product attention.",
     paper="arXiv:1706.03762",
-    traits=attnzoo.Traits(causal="optional", rows="one", cache="kv", cross=True, positions="none"),
+    traits=attnzoo.Traits(causal="optional", rows="one", cache="kv", cross=True, positions="none", memory="linear"),
     oracle=as_oracle,
     cases=[
         dict(d_model=24, head_dim=10),
