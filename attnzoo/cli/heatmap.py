@@ -8,9 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
+import torch
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from torch import Tensor
 
 from attnzoo import viz
 from attnzoo.cli.given import build, tokens_in
@@ -36,6 +38,9 @@ def heatmap(
     text: Annotated[str, typer.Option(help="What it reads.")] = "",
     seq: Annotated[int | None, typer.Option(help="How many tokens, in place of a text; 10 if neither is said.")] = None,
     mask: Annotated[bool, typer.Option("--mask", help="Draw who may see whom, in place of the weights.")] = False,
+    document: Annotated[
+        str, typer.Option(help="Which document each token belongs to, for packed sequences: 0,0,0,1,1.")
+    ] = "",
     layer: Annotated[int | None, typer.Option(help="Only this layer of a model, from 0.")] = None,
     head: Annotated[int | None, typer.Option(help="Only this head, from 0.")] = None,
     out: Annotated[Path, typer.Option(help="Where to write; its ending decides what: .png, .svg or .html.")] = Path(
@@ -52,12 +57,12 @@ def heatmap(
         raise ConfigError(f"name a variant to draw, or a model with --model {' or '.join(MODELS)}")
     with quiet_zoo() as zoo, steps(total=3) as begin:
         if name is None:
-            if seq is not None or context.args:
-                surplus = " ".join(["--seq"] if seq is not None else context.args)
+            if seq is not None or document or context.args:
+                surplus = "--seq" if seq is not None else "--document" if document else " ".join(context.args)
                 raise ConfigError(f"{surplus} does not go with --model, which reads a --text as it is")
             seen = read(model, text, begin)
         else:
-            seen = attend(zoo, name, context.args, seq, text, seed, begin)
+            seen = attend(zoo, name, context.args, seq, text, document, seed, begin)
         seen = seen.only(layer, head)
         begin(f"draw {out}")
         save(seen, out, mask)
@@ -94,15 +99,31 @@ def attend(
     options: Sequence[str],
     seq: int | None,
     text: str,
+    document: str,
     seed: int,
     begin: Callable[[str], None],
 ) -> viz.Maps:
     """What a variant with random weights attends to."""
     begin(f"build {name}")
     layer, width = build(zoo, name, options, seed)
+    ids = documents(document)
+    if ids is not None and seq is None and not text:
+        seq = ids.shape[1]
     x, tokens = tokens_in(width, seq, 1, text, seed, SPREAD)
     begin("attend")
-    return viz.maps(layer, x, queries=tokens, name=f"{name}, untrained")
+    packed = {} if ids is None else {"document": ids}
+    return viz.maps(layer, x, queries=tokens, name=f"{name}, untrained", **packed)
+
+
+def documents(text: str) -> Tensor | None:
+    """
+    >>> documents("0,0,1")
+    tensor([[0, 0, 1]])
+    """
+    try:
+        return torch.tensor([[int(number) for number in text.split(",")]]) if text else None
+    except ValueError:
+        raise ConfigError(f"--document {text}: give a whole number for each token, as in 0,0,0,1,1") from None
 
 
 def save(seen: viz.Maps, out: Path, mask: bool) -> None:

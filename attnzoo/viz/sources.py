@@ -25,6 +25,7 @@ def maps(
     mask: Tensor | None = None,
     key_mask: Tensor | None = None,
     positions: Tensor | None = None,
+    document: Tensor | None = None,
     visible: Tensor | NDArray[Any] | None = None,
     sample: int | None = None,
     queries: Sequence[str] | None = None,
@@ -43,7 +44,7 @@ def maps(
 
     Raises `InputError` for shapes and labels that do not fit, `Unsupported` for a layer whose matrix cannot be had.
     """
-    asked = {"context": context, "mask": mask, "key_mask": key_mask, "positions": positions}
+    asked = {"context": context, "mask": mask, "key_mask": key_mask, "positions": positions, "document": document}
     words = {**asked, "tokenizer": tokenizer, "visible": visible, "sample": sample, "queries": queries, "keys": keys}
 
     def allow(*taken: str) -> None:

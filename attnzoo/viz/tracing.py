@@ -20,6 +20,7 @@ def trace(
     mask: Tensor | None = None,
     key_mask: Tensor | None = None,
     positions: Tensor | None = None,
+    document: Tensor | None = None,
     name: str = "",
 ) -> Trace:
     """Follow a real call of a layer, `layer(x, ...)`, and tell every shape on the way.
@@ -30,12 +31,14 @@ def trace(
     and softmax are taken again from its q, k and v (a fused kernel never shows them), and held against its output.
     Dropout sleeps.
 
-    x: (b, t, c)    context: (b, s, c)    mask, key_mask, positions: as for the layer's call    name: of the layer
+    x: (b, t, c)    context: (b, s, c)    mask, key_mask, positions, document: as for the layer's call
+    name: of the layer
     q, k and v are as attention gets them, rotated and normed where the variant does that.
 
     Raises `Unsupported` for a layer that shows no stages, or does not take what was given.
     """
-    seen = watch(layer, x, context=context, mask=mask, key_mask=key_mask, positions=positions)
+    asked = dict(context=context, mask=mask, key_mask=key_mask, positions=positions, document=document)
+    seen = watch(layer, x, **asked)
     inside = inner_steps(layer, seen)
     (b, h, t, d), (_, g, s, _) = seen.q.shape, seen.k.shape
     sizes = {"b": b, "t": t, "s": s, "h": h, "g": g, "d": d, "c": x.shape[-1]}
