@@ -142,7 +142,7 @@ def matters(lab: Lab, see: Evidence) -> None:
 
 @law("position.order", "C5", needs=[indexed], where=lambda case: case.t > 2)
 def order(lab: Lab, see: Evidence) -> None:
-    """What goes by the index of the tokens knows their order: reverse those before the last one, and it answers anew."""
+    """What goes by the index of the tokens knows their order: reverse those before the last, and it answers anew."""
     layer = lab.layer()
     x = lab.tokens()
     t = x.shape[1]
