@@ -142,10 +142,7 @@ def matters(lab: Lab, see: Evidence) -> None:
 
 @law("position.order", "C5", needs=[indexed], where=lambda case: case.t > 2)
 def order(lab: Lab, see: Evidence) -> None:
-    """What goes by the index of the tokens knows their order: permuted tokens do not give permuted outputs.
-
-    And by nothing else: a token's output depends on what stands around it, not on what a sample beside it is.
-    """
+    """What goes by the index of the tokens knows their order: reverse those before the last, and it answers anew."""
     layer = lab.layer()
     x = lab.tokens()
     t = x.shape[1]

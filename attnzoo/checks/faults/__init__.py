@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
-from attnzoo.checks.faults import biases, caches, conduct, heads, masks, packed, places, scores, time, windows
+from attnzoo.checks.faults import (
+    biases,
+    caches,
+    conduct,
+    heads,
+    kernels,
+    masks,
+    packed,
+    places,
+    rings,
+    scores,
+    time,
+    windows,
+)
 from attnzoo.checks.faults.fault import SOUND, Fault, faults_in
 
 __all__ = ["FAULTS", "SOUND", "Fault"]
 
-FAULTS = faults_in(scores, masks, time, heads, places, caches, conduct, windows, biases, packed)
+FAULTS = faults_in(scores, masks, time, heads, places, caches, conduct, windows, kernels, rings, biases, packed)
