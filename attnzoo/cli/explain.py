@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 import typer
@@ -37,7 +37,8 @@ def explain(
         raise ConfigError(f"--past ({past}) counts cached tokens, 0 or more, and goes without --train")
     with quiet_zoo() as zoo:
         layer, width = build(zoo, name, context.args, seed=0)
-        if not hasattr(layer, "explain"):
+        explain_call: Any = getattr(layer, "explain", None)
+        if explain_call is None:
             raise Unsupported(f"{name} cannot be explained: it is no ops.AttentionLayer, which knows its kernels")
         try:
             layer = layer.to(device=device, dtype=getattr(torch, dtype)).train(train)
@@ -45,7 +46,7 @@ def explain(
             raise ConfigError(f"--device {device} cannot be used here: {str(error).splitlines()[0]}") from error
         x = tokens_in(width, past + seq, batch, "", 0)[0].to(device=device, dtype=getattr(torch, dtype))
         with torch.set_grad_enabled(train):
-            explained = layer.explain(x, past=past, need_weights=need_weights)
+            explained = explain_call(x, past=past, need_weights=need_weights)
     if json:
         return print_json({"variant": name, "seq": seq, "past": past, "dtype": dtype, **explained.to_dict()})
     cached = f" on {past} cached" if past else ""

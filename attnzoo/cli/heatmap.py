@@ -111,8 +111,7 @@ def attend(
         seq = ids.shape[1]
     x, tokens = tokens_in(width, seq, 1, text, seed, SPREAD)
     begin("attend")
-    packed = {} if ids is None else {"document": ids}
-    return viz.maps(layer, x, queries=tokens, name=f"{name}, untrained", **packed)
+    return viz.maps(layer, x, document=ids, queries=tokens, name=f"{name}, untrained")
 
 
 def documents(text: str) -> Tensor | None:

@@ -93,16 +93,17 @@ def blocks(q: Tensor, k: Tensor, v: Tensor, terms: Terms) -> Tensor:
         k, v = hide(k, real[:, None, None]), hide(v, real[:, None, None])
         visible = visible & F.pad(real, (0, more)).unfold(1, reach, n).transpose(0, 1)[:, None]
     queries, keys, values = (F.pad(x, (0, 0, 0, more)).contiguous().flatten(0, 1) for x in (q, k, v))
-    queries = queries.unflatten(1, (count, n)).transpose(0, 1)  # (count, b * h, n, d)
+    queries = queries.view(-1, count, n, queries.shape[-1]).transpose(0, 1)  # (count, b * h, n, d)
     keys, values = (x.unfold(1, reach, n).permute(1, 0, 3, 2) for x in (keys, values))  # (count, b * g, reach, d)
     width, scale = values.shape[-1], terms.scale
     if terms.sinks is not None:
         queries, keys, values, scale = sdpa.with_sink(queries, keys, values, terms.sinks.repeat(b), scale)
         visible = F.pad(visible, (1, 0), value=True)
     mixed = sdpa.fused(queries, keys, values, visible=visible, triangle=False, scale=scale, dropout=terms.dropout)
-    return mixed[..., :width].transpose(0, 1).unflatten(0, (b, -1)).flatten(2, 3)[:, :, :t]
+    return mixed[..., :width].transpose(0, 1).reshape(b, -1, count * n, width)[:, :, :t]
 
 
 def block_size(width: int) -> int:
     """How many queries make a block, for windows of so many keys: an eighth, since the rest of its reach is overlap."""
-    return min(256, max(32, 2 ** (width // 8).bit_length() // 2))
+    eighth = 1 << (width // 8).bit_length() >> 1  # down to a power of two
+    return min(256, max(32, eighth))

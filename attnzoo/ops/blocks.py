@@ -26,9 +26,9 @@ def run(q: Tensor, k: Tensor, v: Tensor, terms: Terms) -> Tensor:
     if terms.document is not None and scattered(terms.document, t, s) is None:
         return by_document(run, q, k, v, terms)
     n = block_size(q, k, terms)
-    pieces = [x.split(n, dim=2) for x in (k, v)]
+    pieces = [torch.split(x, n, dim=2) for x in (k, v)]
     mixed = []
-    for start, queries in zip(range(0, max(t, 1), n), q.split(n, dim=2), strict=True):
+    for start, queries in zip(range(0, max(t, 1), n), torch.split(q, n, dim=2), strict=True):
         here = slice(start, start + queries.shape[2])
         reach = terms.part(here, slice(0, s)).span(queries.shape[2], s)
         # Whole pieces go in, and are joined inside: their gradients come back piece by piece, not in the size of k.
@@ -61,7 +61,7 @@ def block(q: Tensor, terms: Terms, cut: slice, *pieces: Tensor) -> Tensor:
         grouped = (q.to(wide) * terms.scale).reshape(b, g, h // g * n, d)
         logits = (grouped @ k.to(wide).mT).reshape(b * h, n, s)
         if terms.softcap is not None:
-            logits = Cap.apply(logits, terms.softcap, hidden)
+            logits = Cap.apply(logits, terms.softcap, hidden)  # type: ignore[no-untyped-call]
         logits = logits.view(b, h, n, s)
         added = terms.added(h, n, s, like=q)
         if added is not None:

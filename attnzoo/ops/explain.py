@@ -87,8 +87,7 @@ def explain(
     if min(t, s) > 1:
         half = slice(0, t // 2), slice(0, s // 2)
         less = replace(terms.part(*half), document=None if terms.document is None else terms.document[:, half[1]])
-        fewer = (x[:, :, part].detach().clone() for x, part in ((q, half[0]), (k, half[1]), (v, half[1])))
-        fewer = [one.requires_grad_(whole.requires_grad) for one, whole in zip(fewer, (q, k, v), strict=True)]
+        fewer = _apart(q, half[0]), _apart(k, half[1]), _apart(v, half[1])
         half_flops, half_kept = cost(*fewer, less, chosen)
         flops_grow = flops / half_flops if half_flops else None
         kept_grow = kept / half_kept if half_kept else None
@@ -106,7 +105,7 @@ def cost(q: Tensor, k: Tensor, v: Tensor, terms: Terms, backend: str) -> tuple[i
 
 def visible(terms: Terms, t: int, s: int, like: Tensor, block: int = 256) -> tuple[int, float, int]:
     """How many keys a query sees: least, mean and most; counted block by block."""
-    least, most, total, rows = s, 0, 0, 0
+    least, most, total, rows = s, 0, 0.0, 0
     for start in range(0, t, block):
         here = slice(start, min(start + block, t))
         seen = terms.part(here, slice(0, s)).visible(here.stop - here.start, s, like.device)
@@ -115,6 +114,11 @@ def visible(terms: Terms, t: int, s: int, like: Tensor, block: int = 256) -> tup
         total += float(keys.float().mean()) * (here.stop - here.start)
         rows += here.stop - here.start
     return least if rows else 0, total / max(1, rows), most
+
+
+def _apart(x: Tensor, tokens: slice) -> Tensor:
+    """Some of the tokens, in memory of their own."""
+    return x[:, :, tokens].detach().clone().requires_grad_(x.requires_grad)
 
 
 def _times(grow: float | None) -> str:

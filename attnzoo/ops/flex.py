@@ -64,6 +64,7 @@ def run(q: Tensor, k: Tensor, v: Tensor, terms: Terms) -> Tensor:
     rule, block_mask = terms.every_rule(), None
     if rule is not None:
         block_mask = create_block_mask(mask_mod(rule, terms), rule.samples, None, t, s, device=q.device)
+    mixed: Tensor
     mixed, lse = compiled()(
         q,
         k,

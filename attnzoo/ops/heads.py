@@ -38,7 +38,8 @@ def check_groups(heads: int, kv_heads: int) -> None:
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
     """x: (b, t, h * d)    returns: (b, h, t, d)"""
-    return x.unflatten(-1, (heads, x.shape[-1] // heads)).transpose(1, 2)
+    b, t, width = x.shape
+    return x.view(b, t, heads, width // heads).transpose(1, 2)
 
 
 def merge_heads(x: Tensor) -> Tensor:
@@ -67,9 +68,9 @@ def project_qkv(
     x: (b, t, c)    context: (b, s, c)    returns: q (b, h, t, d), k and v (b, g, s, d)
     """
     sizes = heads, kv_heads, kv_heads
-    q, k, v = split_heads(qkv(x), sum(sizes)).split(sizes, dim=1)
+    q, k, v = split_heads(qkv(x), sum(sizes)).split_with_sizes(sizes, dim=1)
     if context is not None:
-        _, k, v = split_heads(qkv(context), sum(sizes)).split(sizes, dim=1)
+        _, k, v = split_heads(qkv(context), sum(sizes)).split_with_sizes(sizes, dim=1)
     return q, k, v
 
 
@@ -89,7 +90,7 @@ def project_turned_qkv(
     returns: q (b, h, t, d), k and v (b, g, t, d)
     """
     rows = split_heads(qkv(x), heads + 2 * kv_heads)
-    q, k = rotary(rows[:, : heads + kv_heads], positions, offset=offset).split((heads, kv_heads), dim=1)
+    q, k = rotary(rows[:, : heads + kv_heads], positions, offset=offset).split_with_sizes((heads, kv_heads), dim=1)
     return q, k, rows[:, heads + kv_heads :]
 
 

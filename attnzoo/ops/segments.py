@@ -27,7 +27,7 @@ def by_document(kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, terms: Terms) -
     if not borders or not borders[0]:  # no sample, or no token
         return kernel(q, k, v, alone)
     start, mixed = 0, []
-    parts = zip(*(x.split(borders[0], dim=2) for x in (q, k, v)), borders[0], strict=True)
+    parts = zip(*(x.split_with_sizes(borders[0], dim=2) for x in (q, k, v)), borders[0], strict=True)
     for q_part, k_part, v_part, length in parts:
         here = slice(start, start + length)
         mixed.append(kernel(q_part, k_part, v_part, alone.part(here, here)))
