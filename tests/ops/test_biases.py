@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import FrozenInstanceError
+
 import pytest
 import torch
 
@@ -72,3 +74,10 @@ def test_the_slopes_of_another_number_of_heads_are_refused(heads: int) -> None:
         InputError, match=rf"bias has the slopes of {heads} heads, Alibi\(heads={heads}\); q has 4 heads"
     ):
         ops.attend(q, q, q, bias=ops.Alibi(heads))
+
+
+def test_two_biases_for_as_many_heads_are_equal_and_cannot_be_changed() -> None:
+    assert ops.Alibi(3) == ops.Alibi(3) != ops.Alibi(4)
+    assert len({ops.Alibi(3), ops.Alibi(3)}) == 1
+    with pytest.raises(FrozenInstanceError):
+        ops.Alibi(3).heads = 4  # type: ignore[misc]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import FrozenInstanceError
 from typing import Any
 
 import pytest
@@ -173,6 +174,12 @@ def test_rules_for_unlike_numbers_of_samples_are_not_joined(join: str) -> None:
 
 def test_ids_may_be_of_any_integer_type() -> None:
     assert torch.equal(ops.document(IDS.to(torch.int16)).mask(4, 4), ops.document(IDS).mask(4, 4))
+
+
+def test_a_rule_that_many_share_cannot_be_changed() -> None:
+    assert ops.causal() is ops.causal()
+    with pytest.raises(FrozenInstanceError):
+        ops.causal().behind = 3  # type: ignore[misc]
 
 
 # Refusals
