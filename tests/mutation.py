@@ -1,8 +1,9 @@
 """How many small changes to the bricks and the built-in variants go unnoticed: `python tests/mutation.py`.
 
-Changes one operator, constant or condition at a time, and asks the laws, then the unit tests, whether they notice. Each
-change is tried in a forked process that imports attnzoo anew with the changed source. Prints the survivors and the
-score; a survivor is to be killed by a better test, or listed in `EQUIVALENT` with the reason why nothing can notice it.
+Changes one operator, constant or condition at a time, and asks the tests beside the file, then the laws, then all unit
+tests, whether they notice. Each change is tried in a forked process that imports attnzoo anew with the changed source.
+Prints the survivors and the score; a survivor is to be killed by a better test, or listed in `EQUIVALENT` with the
+reason why nothing can notice it.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ UNIT_TESTS = ("tests/ops", "tests/builtins")
 
 # "file: changed code" -> why no test can tell the change from the original.
 EQUIVALENT: dict[str, str] = {
-    "attend.py: logits = logits.masked_fill(~visible, float('-inf')).masked_fill(blind, 1.0)": (
+    "eager.py: return logits.masked_fill(blind, 1.0).softmax(dim=-1).masked_fill(blind, 0.0)": (
         "any finite number makes a blind row harmless before the softmax; it is zeroed after it"
     ),
-    "attend.py: q, scale = (q * 0.0, 2.0) if scale == 0 else (-q, -scale)": (
+    "sdpa.py: q, scale = (q * 0.0, 2.0) if scale == 0 else (-q, -scale)": (
         "the queries are zero there, whatever they are scaled by"
     ),
     "heads.py: return min((n for n in range(1, number + 2) if number % n == 0), key=lambda n: abs(n - wish))": (
@@ -208,6 +209,13 @@ def _judge(mutant: Mutant) -> str:
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1), os.dup2(null, 2)
     sys.meta_path.insert(0, Changed(mutant))
+    import pytest
+
+    options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:hypothesispytest"]
+    options += ["--assert=plain", "-o", "addopts=--import-mode=importlib"]
+    nearest = sorted((ROOT / "tests/ops").glob(f"test_{mutant.path.stem}*.py"))
+    if nearest and pytest.main([*options, *map(str, nearest)]) == 1:
+        return "the tests beside it"
     import attnzoo
     from attnzoo.checks import LAWS
     from attnzoo.checks.report import RED
@@ -219,12 +227,7 @@ def _judge(mutant: Mutant) -> str:
             for law in LAWS:
                 if run.result(law.id).outcome in RED:
                     return f"{name} {law.id}"
-    import pytest
-
-    options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:hypothesispytest"]
-    options += ["--assert=plain", "-o", "addopts=--import-mode=importlib"]
-    nearest = (ROOT / "tests/ops").glob(f"test_{mutant.path.stem}*.py")
-    code = pytest.main([*options, *map(str, nearest), *(str(ROOT / folder) for folder in UNIT_TESTS)])
+    code = pytest.main([*options, *(str(ROOT / folder) for folder in UNIT_TESTS)])
     return "unit tests" if code == 1 else "" if code == 0 else f"pytest exit {code}"
 
 

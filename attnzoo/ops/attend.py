@@ -9,7 +9,7 @@ from torch import Tensor
 
 from attnzoo.errors import ConfigError, InputError, Unsupported, did_you_mean
 from attnzoo.ops import banded, blocks, eager, flex, masks, rules, sdpa
-from attnzoo.ops.biases import Bias
+from attnzoo.ops.biases import Alibi, Bias
 from attnzoo.ops.heads import check_groups
 from attnzoo.ops.rules import Rule
 from attnzoo.ops.terms import Terms, rule_of
@@ -211,6 +211,8 @@ def terms_of(
         masks.check_key_mask(key_mask, b=b, s=s, like=q)
     if document is not None:
         masks.check_document(document, b=b, s=s, like=q)
+    if isinstance(bias, Alibi) and bias.heads != h:
+        raise InputError(f"bias has the slopes of {bias.heads} heads, {bias}; q has {h} heads")
     if isinstance(bias, Tensor):
         masks.check_bias(bias, b=b, h=h, t=t, s=s, like=q)
     if given is not None and given.samples not in (None, b):

@@ -26,10 +26,10 @@ def alibi_slopes(heads: int) -> list[float]:
     """
     if heads < 1:
         raise ConfigError(f"heads must be a whole number above 0; got {heads}")
-    whole = 2 ** int(math.log2(heads))
-    slopes = [2 ** (-8 * (i + 1) / whole) for i in range(whole)]
-    between = [2 ** (-8 * (i + 1) / (2 * whole)) for i in range(0, 2 * whole, 2)]
-    return slopes + between[: heads - whole]
+    whole = _whole(heads)
+    return [2 ** (-8 * (i + 1) / whole) for i in range(whole)] + [
+        2 ** (-4 * (2 * i + 1) / whole) for i in range(heads - whole)
+    ]
 
 
 @dataclass(frozen=True)
@@ -46,5 +46,12 @@ class Alibi:
     heads: int
 
     def __call__(self, head: Tensor, query: Tensor, key: Tensor, dtype: torch.dtype) -> Tensor:
-        slopes = torch.tensor(alibi_slopes(self.heads), dtype=dtype, device=head.device)
-        return -slopes[head] * (query - key).abs()
+        # Computed, not looked up: a compiled kernel takes no table from outside.
+        whole = _whole(self.heads)
+        step = torch.where(head < whole, 2 * head + 2, 2 * (head - whole) + 1)
+        return -torch.exp2(step.to(dtype) * (-4 / whole)) * (query - key).abs()
+
+
+def _whole(heads: int) -> int:
+    """The next lower power of two, or the number itself."""
+    return 2 ** int(math.log2(heads))

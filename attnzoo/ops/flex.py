@@ -23,6 +23,8 @@ def why_not(q: Tensor, k: Tensor, terms: Terms) -> str | None:
         return "computes in float32, which is less than the float64 of the input"
     if isinstance(terms.mask, Tensor) or isinstance(terms.bias, Tensor):
         return "takes rules and functions of indices; a mask or bias of its own is a tensor"
+    if terms.sinks is not None and not q.is_cuda:
+        return f"does not return the sum of the softmax on {q.device.type}, which sinks need"
     if min(q.shape[2], k.shape[2]) == 0 or q.shape[0] == 0:
         return "takes no empty input"
     return no_compiler(q.device.type)
@@ -64,20 +66,13 @@ def run(q: Tensor, k: Tensor, v: Tensor, terms: Terms) -> Tensor:
     rule, block_mask = terms.every_rule(), None
     if rule is not None:
         block_mask = create_block_mask(mask_mod(rule, terms), rule.samples, None, t, s, device=q.device)
-    mixed: Tensor
-    mixed, lse = compiled()(
-        q,
-        k,
-        v,
-        score_mod=score_mod(terms),
-        block_mask=block_mask,
-        scale=terms.scale,
-        enable_gqa=h != k.shape[1],
-        return_lse=True,
-    )
-    if terms.sinks is not None:  # softmax with a sink is softmax without, times the share that the sink leaves
-        mixed = mixed * torch.sigmoid(lse - terms.sinks[:, None])[..., None].to(mixed.dtype)
-    return mixed
+    asked = dict(score_mod=score_mod(terms), block_mask=block_mask, scale=terms.scale, enable_gqa=h != k.shape[1])
+    if terms.sinks is None:
+        mixed: Tensor = compiled()(q, k, v, **asked)
+        return mixed
+    # Softmax with a sink is softmax without, times the share that the sink leaves.
+    mixed, lse = compiled()(q, k, v, **asked, return_lse=True)
+    return mixed * torch.sigmoid(lse - terms.sinks[:, None])[..., None].to(mixed.dtype)
 
 
 def mask_mod(rule: Rule, terms: Terms) -> Any:

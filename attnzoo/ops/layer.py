@@ -217,7 +217,8 @@ class AttentionLayer(nn.Module):
 
     def extra_repr(self) -> str:
         sizes = f"d_model={self.d_model}, heads={self.heads}, kv_heads={self.kv_heads}, head_dim={self.head_dim}"
-        return f"{sizes}, causal={self.causal}"
+        numbers = {word: value for word, value in self.terms().items() if isinstance(value, int | float)}
+        return ", ".join([sizes, f"causal={self.causal}", *(f"{word}={value}" for word, value in numbers.items())])
 
     def _refuse_cache(self) -> None:
         if not self.takes_cache:

@@ -16,11 +16,16 @@ from torch import Tensor, nn
 
 from attnzoo import ops
 from attnzoo.errors import ConfigError, InputError, Unsupported
-from attnzoo_builtins import gqa, mha, rope, single_head
+from attnzoo_builtins import alibi, gqa, mha, packed, rope, single_head, sinks, sliding_window, softcap
+from attnzoo_builtins.alibi import AlibiAttention
 from attnzoo_builtins.gqa import GroupedQueryAttention, multi_query
 from attnzoo_builtins.mha import CausalMultiHeadAttention
+from attnzoo_builtins.packed import PackedAttention
 from attnzoo_builtins.rope import RotaryAttention
 from attnzoo_builtins.single_head import SingleHeadCausalAttention
+from attnzoo_builtins.sinks import SinkAttention
+from attnzoo_builtins.sliding_window import SlidingWindowAttention
+from attnzoo_builtins.softcap import SoftcapAttention
 
 B, T, C = 2, 7, 12
 
@@ -31,9 +36,22 @@ BUILDS: dict[str, Callable[..., ops.AttentionLayer]] = {
     "gqa": lambda **options: GroupedQueryAttention(C, 6, 3, **options),
     "mqa": lambda **options: multi_query(C, 3, **options),
     "rope": lambda **options: RotaryAttention(C, 6, 3, **{"head_dim": 4, **options}),
+    "sliding_window": lambda **options: SlidingWindowAttention(C, 6, 3, **{"head_dim": 4, "window": 4, **options}),
+    "softcap": lambda **options: SoftcapAttention(C, 6, 3, **{"head_dim": 4, "softcap": 1.0, **options}),
+    "alibi": lambda **options: AlibiAttention(C, 6, 3, **options),
+    "sinks": lambda **options: SinkAttention(C, 6, 3, **{"head_dim": 4, **options}),
+    "packed": lambda **options: PackedAttention(C, 6, 3, **{"head_dim": 4, **options}),
 }
+OWN = {"sinks": {"sinks": (6,)}}  # parameters beside the two projections
 EACH = pytest.mark.parametrize("build", BUILDS.values(), ids=BUILDS.keys())
-MODULES = pytest.mark.parametrize("module", [single_head, mha, gqa, rope], ids=lambda module: module.__name__)
+CACHED = pytest.mark.parametrize(
+    "build", [build for name, build in BUILDS.items() if name != "packed"], ids=[n for n in BUILDS if n != "packed"]
+)
+MODULES = pytest.mark.parametrize(
+    "module",
+    [single_head, mha, gqa, rope, sliding_window, softcap, alibi, sinks, packed],
+    ids=lambda module: module.__name__,
+)
 
 
 def tokens(b: int = B, t: int = T, c: int = C, seed: int = 1) -> Tensor:
@@ -74,7 +92,7 @@ def test_a_variant_turns_tokens_into_tokens_and_no_token_sees_a_later_one(
 def test_with_causality_off_a_later_token_shows(build: Callable[..., ops.AttentionLayer]) -> None:
     layer, x = drawn(build(causal=False)), tokens()
     changed = x.clone()
-    changed[:, -1] += 1
+    changed[:, 3] += 1  # the last that a window of 4 shows to the first token
     assert not torch.isclose(layer(x)[:, 0], layer(changed)[:, 0]).any()
 
 
@@ -86,12 +104,16 @@ def test_a_variant_is_one_fused_projection_and_one_back(build: Callable[..., ops
     assert {name: tuple(p.shape) for name, p in layer.named_parameters()} == {
         "qkv.weight": (rows, C),
         "out.weight": (C, width),
+        **OWN.get(layer.variant, {}),
     }
+    assert not list(layer.buffers())
 
 
 @EACH
 def test_a_bias_is_there_where_asked_for(build: Callable[..., ops.AttentionLayer]) -> None:
-    assert set(build(bias=True).state_dict()) == {"qkv.weight", "qkv.bias", "out.weight", "out.bias"}
+    layer = build(bias=True)
+    own = OWN.get(layer.variant, {}).keys()
+    assert set(layer.state_dict()) == {"qkv.weight", "qkv.bias", "out.weight", "out.bias", *own}
 
 
 def by_hand(layer: ops.AttentionLayer, x: Tensor) -> Tensor:
@@ -287,7 +309,7 @@ def test_heads_too_narrow_to_turn_are_refused_at_build() -> None:
 # Length, state and memory
 
 
-@EACH
+@CACHED
 def test_max_seq_len_counts_cached_tokens_and_the_refused_call_leaves_the_cache_alone(
     build: Callable[..., ops.AttentionLayer],
 ) -> None:

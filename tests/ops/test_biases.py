@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import FrozenInstanceError
+
 import pytest
 import torch
 
 from attnzoo import ops
-from attnzoo.errors import ConfigError
+from attnzoo.errors import ConfigError, InputError
 
 SLOPES = {
     1: [2**-8],
@@ -49,11 +51,33 @@ def test_the_bias_falls_with_the_distance_on_both_sides() -> None:
     head, query, key = torch.arange(2)[:, None, None], torch.tensor([[1], [3]]), torch.arange(4)
     added = ops.Alibi(2)(head, query, key, torch.float64)
     distance = torch.tensor([[1, 0, 1, 2], [3, 2, 1, 0]]).double()
-    assert torch.equal(added, torch.stack([-distance / 16, -distance / 256]))
+    torch.testing.assert_close(added, torch.stack([-distance / 16, -distance / 256]), rtol=1e-15, atol=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_the_bias_is_made_in_the_type_that_is_asked_for(dtype: torch.dtype) -> None:
     added = ops.Alibi(3)(torch.arange(3), torch.tensor(0), torch.tensor(5), dtype)
     assert added.dtype is dtype
-    assert added.tolist() == [-5 / 16, -5 / 256, -5 / 4]
+    assert added.tolist() == pytest.approx([-5 / 16, -5 / 256, -5 / 4], rel=1e-6)
+
+
+@pytest.mark.parametrize("heads", [1, 2, 3, 4, 6, 8, 12, 16, 40])
+def test_each_head_is_biased_by_its_own_slope(heads: int) -> None:
+    added = ops.Alibi(heads)(torch.arange(heads), torch.tensor(7), torch.tensor(6), torch.float64)
+    assert (-added).tolist() == pytest.approx(ops.alibi_slopes(heads), rel=1e-15)
+
+
+@pytest.mark.parametrize("heads", [2, 8])
+def test_the_slopes_of_another_number_of_heads_are_refused(heads: int) -> None:
+    q = torch.zeros(1, 4, 3, 2)
+    with pytest.raises(
+        InputError, match=rf"bias has the slopes of {heads} heads, Alibi\(heads={heads}\); q has 4 heads"
+    ):
+        ops.attend(q, q, q, bias=ops.Alibi(heads))
+
+
+def test_two_biases_for_as_many_heads_are_equal_and_cannot_be_changed() -> None:
+    assert ops.Alibi(3) == ops.Alibi(3) != ops.Alibi(4)
+    assert len({ops.Alibi(3), ops.Alibi(3)}) == 1
+    with pytest.raises(FrozenInstanceError):
+        ops.Alibi(3).heads = 4  # type: ignore[misc]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from attnzoo import ops
 from attnzoo.errors import ConfigError
 from attnzoo.ops.heads import check_groups, head_width
+from attnzoo.ops.rope import Layout
 
 
 def numbers(*shape: int) -> Tensor:
@@ -143,3 +145,27 @@ def test_projecting_calls_the_module_so_that_its_hooks_run() -> None:
 def test_one_key_value_head_is_offered_where_no_other_number_is_near() -> None:
     with pytest.raises(ConfigError, match=r"heads \(5\) must be a multiple of kv_heads \(2\); try kv_heads=1$"):
         ops.share_kv(torch.zeros(1, 2, 3, 4), 5)
+
+
+@pytest.mark.parametrize("layout", ["half", "interleaved"])
+@pytest.mark.parametrize("rotary_dim", [None, 2])
+@pytest.mark.parametrize("asked", [{}, {"offset": 5}, {"positions": torch.tensor([3, 0, 9])}], ids=str)
+def test_queries_and_keys_turned_at_once_are_as_turned_each(
+    layout: Layout, rotary_dim: int | None, asked: dict[str, Any]
+) -> None:
+    torch.manual_seed(0)
+    qkv, x = nn.Linear(5, (4 + 2 * 2) * 6), torch.randn(2, 3, 5)
+    rotary = ops.Rotary(6, layout=layout, rotary_dim=rotary_dim)
+    q, k, v = ops.project_qkv(qkv, x, None, heads=4, kv_heads=2)
+    turned = ops.project_turned_qkv(qkv, rotary, x, heads=4, kv_heads=2, **asked)
+    assert [part.shape for part in turned] == [(2, 4, 3, 6), (2, 2, 3, 6), (2, 2, 3, 6)]
+    torch.testing.assert_close(turned, (rotary(q, **asked), rotary(k, **asked), v), rtol=0, atol=1e-6)
+    assert torch.equal(turned[2], v)
+
+
+def test_projecting_and_turning_calls_the_module_once_so_that_its_hooks_run() -> None:
+    qkv = nn.Linear(5, 8 * 6)
+    seen: list[int] = []
+    qkv.register_forward_hook(lambda _, arguments, __: seen.append(arguments[0].shape[1]))
+    ops.project_turned_qkv(qkv, ops.Rotary(6), torch.zeros(2, 3, 5), heads=4, kv_heads=2)
+    assert seen == [3]

@@ -227,3 +227,59 @@ def test_a_theta_that_is_not_above_zero_is_refused(theta: float) -> None:
 def test_a_theta_below_one_is_a_theta() -> None:
     turned = ops.Rotary(4, theta=0.25)(unit(4, 1), at(1))  # pair 1 turns by 0.25 ** (-2 / 4) = 2
     torch.testing.assert_close(turned.flatten()[1], torch.tensor(math.cos(2.0), dtype=torch.float64))
+
+
+# Default positions, and turns held to complex numbers
+
+
+def by_complex_numbers(x: Tensor, positions: Tensor, theta: float, layout: Layout) -> Tensor:
+    """A pair of channels as one complex number, times e^(i p theta^(-2 n / d)), in float64."""
+    d = x.shape[-1]
+    split = (2, d // 2) if layout == "half" else (d // 2, 2)
+    pairs = x.double().reshape(*x.shape[:-1], *split)
+    pairs = pairs.mT if layout == "half" else pairs
+    angle = positions.double()[..., None] * theta ** (-torch.arange(0, d, 2).double() / d)
+    turn = torch.polar(torch.ones_like(angle), angle)
+    turned = torch.view_as_real(
+        torch.view_as_complex(pairs.contiguous()) * (turn[:, None] if turn.dim() == 3 else turn)
+    )
+    return turned.mT.flatten(-2) if layout == "half" else turned.flatten(-2)
+
+
+@LAYOUTS
+@pytest.mark.parametrize("theta", [10000.0, 500.0])
+@pytest.mark.parametrize("first", [0, 1000, 1_000_000])
+@pytest.mark.parametrize("per_sample", [False, True])
+def test_a_turn_is_a_product_of_complex_numbers_however_far_out(
+    layout: Layout, theta: float, first: int, per_sample: bool
+) -> None:
+    x = normal(2, 3, 5, 8)
+    positions = first + torch.tensor([[0, 1, 5, 7, 2], [3, 3, 0, 9, 1]])[slice(None) if per_sample else 0]
+    exact = by_complex_numbers(x, positions, theta, layout)
+    torch.testing.assert_close(ops.rotate(x, positions, theta=theta, layout=layout), exact, rtol=0, atol=1e-14)
+    rounded = ops.rotate(x.float(), positions, theta=theta, layout=layout)
+    torch.testing.assert_close(rounded.double(), exact, rtol=0, atol=1e-6)
+
+
+@LAYOUTS
+@pytest.mark.parametrize("rotary_dim", [None, 4])
+@pytest.mark.parametrize("offset", [0, 3, 1000])
+def test_positions_that_are_not_given_are_counted_on_from_the_offset(
+    layout: Layout, rotary_dim: int | None, offset: int
+) -> None:
+    rotary, x = ops.Rotary(8, layout=layout, rotary_dim=rotary_dim), normal(2, 3, 5, 8)
+    assert torch.equal(rotary(x, offset=offset), rotary(x, torch.arange(offset, offset + 5)))
+    assert torch.equal(rotary(x), rotary(x, torch.arange(5)))
+    assert offset == 0 or not torch.equal(rotary(x, offset=offset), rotary(x))
+
+
+def test_positions_that_are_given_stand_for_themselves_whatever_the_offset() -> None:
+    rotary, x = ops.Rotary(8), normal(2, 3, 5, 8)
+    assert torch.equal(rotary(x, torch.arange(5), offset=7), rotary(x, torch.arange(5)))
+
+
+@LAYOUTS
+def test_the_gradient_of_a_turn_is_checked_by_differences(layout: Layout) -> None:
+    x = normal(1, 2, 3, 6).requires_grad_()
+    rotary = ops.Rotary(6, layout=layout, rotary_dim=4)
+    assert torch.autograd.gradcheck(lambda x: rotary(x, offset=5), x)

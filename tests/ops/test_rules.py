@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import FrozenInstanceError
 from typing import Any
 
 import pytest
@@ -153,6 +154,13 @@ def test_each_sample_has_its_own_documents_and_its_own_padding(rule: Rule, pictu
         assert torch.equal(rule.mask(2, 3, first_query=1, first_key=1)[sample, 0], sees(*picture)[1:3, 1:4])
 
 
+def test_a_rule_of_one_sample_of_three_is_that_sample_s() -> None:
+    real = torch.tensor([[True, False], [False, True], [False, False]])
+    rows = [ops.key_mask(real).of_sample(i) for i in range(3)]
+    assert [row.samples for row in rows] == [1, 1, 1]
+    assert [row.mask(1, 2).tolist() for row in rows] == [[[[seen]]] for seen in real.tolist()]
+
+
 def test_a_rule_that_knows_no_samples_is_the_same_for_each() -> None:
     assert ops.causal().of_sample(3) is ops.causal()
 
@@ -166,6 +174,12 @@ def test_rules_for_unlike_numbers_of_samples_are_not_joined(join: str) -> None:
 
 def test_ids_may_be_of_any_integer_type() -> None:
     assert torch.equal(ops.document(IDS.to(torch.int16)).mask(4, 4), ops.document(IDS).mask(4, 4))
+
+
+def test_a_rule_that_many_share_cannot_be_changed() -> None:
+    assert ops.causal() is ops.causal()
+    with pytest.raises(FrozenInstanceError):
+        ops.causal().behind = 3  # type: ignore[misc]
 
 
 # Refusals
