@@ -47,13 +47,15 @@ def run(q: Tensor, k: Tensor, v: Tensor, terms: Terms) -> Tensor:
     """q: (b, h, t, d)    k: (b, g, s, d)    v: (b, g, s, e)    returns: (b, h, t, e)"""
     if terms.document is not None:
         return by_document(run, q, k, v, terms)
-    if not (is_band(terms) and pays(q, k, terms)):
-        return sdpa.run(q, k, v, terms)
+    return (band if is_band(terms) and pays(q, k, terms) else sdpa.run)(q, k, v, terms)
+
+
+def band(q: Tensor, k: Tensor, v: Tensor, terms: Terms) -> Tensor:
+    """Queries near either end see fewer keys, and go apart: between them all blocks look alike."""
     t, s = q.shape[2], k.shape[2]
     rule = terms.rule
     assert rule is not None
     ahead = terms.first_query - terms.first_key  # of the first key, the first query is
-    # Queries near either end see fewer keys, and go apart: between them all blocks look alike.
     start = min(t, max(0, rule.behind - ahead))
     stop = max(start, min(t, s - rule.ahead - ahead))
     parts = [

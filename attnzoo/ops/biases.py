@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -54,4 +53,4 @@ class Alibi:
 
 def _whole(heads: int) -> int:
     """The next lower power of two, or the number itself."""
-    return 2 ** int(math.log2(heads))
+    return 1 << heads.bit_length() - 1

@@ -33,11 +33,11 @@ def held(t: int, s: int, *, n: int, causal: bool = True, g: int = 2, **more: Any
     torch.testing.assert_close(banded.band(q, k, v, terms), expected, rtol=0, atol=1e-13)
 
 
-@pytest.mark.parametrize("t", [1, 63, 64, 65, 128, 129])
+@pytest.mark.parametrize("t", [1, 5, 6, 7, 37, 38, 39, 70, 71])
 @pytest.mark.parametrize("causal", [True, False])
 def test_blocks_meet_at_their_borders_without_a_seam(t: int, causal: bool) -> None:
-    """Blocks are of 64 queries here: one, one less, one more, and two of them."""
-    assert banded.block_size(7) == 64
+    """6 queries go apart, and blocks are of 32: none, one, one less, one more, and two of them."""
+    assert banded.block_size(7) == 32
     held(t, t, n=7 if causal else 4, causal=causal)
 
 
@@ -99,9 +99,10 @@ def test_the_work_of_documents_grows_with_their_number() -> None:
 
 
 @pytest.mark.parametrize(
-    ("width", "size"), [(1, 64), (8, 64), (255, 64), (257, 64), (512, 128), (1023, 128), (1024, 256), (4096, 256)]
+    ("width", "size"),
+    [(1, 32), (8, 32), (255, 32), (257, 32), (511, 32), (512, 64), (1023, 64), (1024, 128), (4096, 256)],
 )
-def test_a_block_is_a_quarter_of_the_window_between_64_and_256(width: int, size: int) -> None:
+def test_a_block_is_an_eighth_of_the_window_between_32_and_256(width: int, size: int) -> None:
     assert banded.block_size(width) == size
 
 
@@ -113,10 +114,10 @@ def test_a_block_is_a_quarter_of_the_window_between_64_and_256(width: int, size:
     [
         (300, 300, 5, True, True),
         (300, 300, 5, False, True),
-        (136, 136, 5, True, False),  # twice 4 behind and a block of 64
-        (137, 137, 5, True, True),
-        (144, 144, 5, False, False),  # and 4 ahead
-        (145, 145, 5, False, True),
+        (72, 72, 5, True, False),  # twice 4 behind and a block of 32
+        (73, 73, 5, True, True),
+        (80, 80, 5, False, False),  # and 4 ahead
+        (81, 81, 5, False, True),
         (1, 300, 5, True, False),  # a lone query
         (2, 300, 5, True, False),  # the keys that two of them see are few anyway
         (300, 300, 300, True, False),
@@ -134,9 +135,9 @@ def test_documents_always_pay() -> None:
     assert banded.pays(q, q, Terms(scale=1.0, document=torch.zeros(1, 4).long()))
 
 
-@pytest.mark.parametrize(("t", "blocks"), [(136, 1), (200, 4)])
+@pytest.mark.parametrize(("t", "calls"), [(72, [1]), (200, [1, 7])])
 def test_a_band_that_does_not_pay_goes_to_the_kernel_whole(
-    monkeypatch: pytest.MonkeyPatch, t: int, blocks: int
+    monkeypatch: pytest.MonkeyPatch, t: int, calls: list[int]
 ) -> None:
     samples: list[int] = []
     kernel = F.scaled_dot_product_attention
@@ -148,7 +149,7 @@ def test_a_band_that_does_not_pay_goes_to_the_kernel_whole(
     monkeypatch.setattr(F, "scaled_dot_product_attention", spy)
     q = normal(1, 2, t, 4)
     ops.attend(q, q, q, causal=True, window=5, backend="banded")
-    assert samples == [blocks]  # all blocks in one call, as samples
+    assert samples == calls  # 4 queries apart, then all blocks in one call, as samples
 
 
 NO_BAND: dict[str, tuple[dict[str, Any], str]] = {

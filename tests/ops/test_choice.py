@@ -59,7 +59,7 @@ AUTO: dict[str, tuple[int, int, dict[str, Any], str]] = {
         "banded",
     ),
     "a window that is nearly all": (300, 300, {"causal": True, "window": 200}, "sdpa"),
-    "a window of few tokens": (100, 100, {"causal": True, "window": 16}, "sdpa"),
+    "a window of few tokens": (90, 90, {"causal": True, "window": 16}, "sdpa"),
     "a window of the newest token": (1, 300, {"causal": True, "window": 16}, "sdpa"),
     "a window of a few newest tokens": (4, 300, {"causal": True, "window": 16}, "sdpa"),
     "a window with a mask": (300, 300, {"window": 16, "mask": torch.ones(300, 300) > 0}, "sdpa"),
