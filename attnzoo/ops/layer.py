@@ -16,7 +16,7 @@ from attnzoo.ops.cache import KVCache
 from attnzoo.ops.explain import Explanation, explain
 from attnzoo.ops.heads import check_groups, head_width, merge_heads
 
-Cache = TypeVar("Cache", bound=KVCache)
+C = TypeVar("C", bound=KVCache)
 ORDERLESS = {"window", "softcap", "sinks"}  # terms to which a lone query's keys may come in any order
 
 
@@ -196,7 +196,7 @@ class AttentionLayer(nn.Module):
         """
         return self.cache_of(KVCache, batch, max_len)
 
-    def cache_of(self, kind: type[Cache], batch: int, max_len: int | None, **more: Any) -> Cache:
+    def cache_of(self, kind: type[C], batch: int, max_len: int | None, **more: Any) -> C:
         """An empty cache of this kind with the layer's sizes. Raises `Unsupported` where the layer takes none."""
         self._refuse_cache()
         like = self._like()

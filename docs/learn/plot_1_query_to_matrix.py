@@ -133,7 +133,7 @@ q, k, v = (matrix[None, None] for matrix in (queries, keys, values))
 _, causal_weights = ops.attend(q, k, v, causal=True, need_weights=True)
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(7.6, 3.5), layout="constrained")
-visible = ops.causal(len(tokens), len(tokens))
+visible = ops.causal().mask(len(tokens), len(tokens))
 labels = {"queries": tokens, "keys": tokens}
 viz.heatmap(weights_all, **labels, name="all", ax=left)
 viz.heatmap(causal_weights, visible=visible, **labels, name="causal", ax=right)

@@ -112,7 +112,7 @@ axes[0].legend(frameon=False, fontsize=9)
 # reaches 65504.
 
 real = torch.tensor([[False, True, True, True]])  # (b, s), False = padding
-visible = ops.causal(4, 4) & real[0]  # (t, s), True = may see
+visible = ops.causal().mask(4, 4) & real[0]  # (t, s), True = may see
 logits = torch.tensor(
     [
         [1.0, 0.3, -0.5, 0.2],
