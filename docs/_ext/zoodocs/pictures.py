@@ -19,18 +19,18 @@ DOCUMENTS = [0, 0, 0, 1, 1, 2, 2, 2, 2, 2]  # which one each token belongs to
 
 
 class Sample(NamedTuple):
-    """A layer and what it reads.    x: (1, t, c)    asked: `document` (1, t) where it takes that"""
+    """A layer and what it reads.    x: (1, t, c)    document: (1, t), where it takes that"""
 
     layer: Any
     x: Tensor
-    asked: dict[str, Tensor]
+    document: Tensor | None
 
 
 def sample(variant: Variant) -> Sample:
     """The variant's default case as the suite tries it: with the weights of a fresh layer every picture is flat."""
     lab = Lab(variant, option_cases(variant)[0], torch.device("cpu"))
-    asked = {"document": torch.tensor([DOCUMENTS])} if variant.traits.document else {}
-    return Sample(lab.layer(torch.float32), lab.tokens(b=1, t=TOKENS, dtype=torch.float32), asked)
+    document = torch.tensor([DOCUMENTS]) if variant.traits.document else None
+    return Sample(lab.layer(torch.float32), lab.tokens(b=1, t=TOKENS, dtype=torch.float32), document)
 
 
 def draw(given: Sample, name: str) -> dict[str, Figure]:
@@ -38,7 +38,7 @@ def draw(given: Sample, name: str) -> dict[str, Figure]:
 
     Raises `Unsupported` for a layer whose weights cannot be had.
     """
-    maps = viz.maps(given.layer, given.x, **given.asked, name=name)
+    maps = viz.maps(given.layer, given.x, document=given.document, name=name)
     return {f"{name}-mask": viz.mask(maps), f"{name}-weights": viz.heatmap(maps), name: emblem(maps)}
 
 

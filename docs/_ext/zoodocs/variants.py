@@ -127,7 +127,7 @@ def page(name: str) -> Page:
 
 def shapes(given: Sample, name: str) -> str:
     """The trace of its forward pass, as it is printed."""
-    lines = str(attnzoo.viz.trace(given.layer, given.x, **given.asked, name=name)).splitlines()
+    lines = str(attnzoo.viz.trace(given.layer, given.x, document=given.document, name=name)).splitlines()
     return "\n".join(line.rstrip() for line in lines)
 
 
