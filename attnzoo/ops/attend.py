@@ -238,7 +238,7 @@ def terms_of(
         document=document,
         softcap=softcap,
         bias=bias,
-        sinks=sinks,
+        sinks=None if sinks is None else sinks.to(masks.wide_type(q.dtype)),  # its gradient sums over all queries
         dropout=dropout,
         first_query=first_query,
     )

@@ -51,13 +51,14 @@ def run(q: Tensor, k: Tensor, v: Tensor, terms: Terms) -> Tensor:
 
 
 def band(q: Tensor, k: Tensor, v: Tensor, terms: Terms) -> Tensor:
-    """Queries near either end see fewer keys, and go apart: between them all blocks look alike."""
+    """All blocks that look alike in one call; the queries near either end, which see fewer keys, go apart."""
     t, s = q.shape[2], k.shape[2]
     rule = terms.rule
     assert rule is not None
     ahead = terms.first_query - terms.first_key  # of the first key, the first query is
-    start = min(t, max(0, rule.behind - ahead))
+    start = min(t, max(0, rule.behind + 1 - ahead))
     stop = max(start, min(t, s - rule.ahead - ahead))
+    stop -= (stop - start) % block_size(rule.behind + rule.ahead + 1)
     parts = [
         kernel(q[:, :, here], k, v, terms.part(here, slice(0, s)))
         for kernel, here in (
@@ -74,18 +75,17 @@ def blocks(q: Tensor, k: Tensor, v: Tensor, terms: Terms) -> Tensor:
     """Each block of queries with the keys around it, all blocks in one call: blocks stand as samples, samples as heads.
 
     With `behind` tokens to look back and `ahead` to look forward, a block of n queries reads behind + n + ahead keys,
-    all of which there are. Blocks overlap in memory, so that no key is copied. The last one is filled up, and what it
-    says beyond the last query is dropped.
+    all of which there are. Blocks overlap in memory, so that no key is copied.
+
+    q: (b, h, count * n, d)    returns: (b, h, count * n, e)
     """
-    b, t = q.shape[0], q.shape[2]
+    b, h, t, d = q.shape
     if terms.key_mask is not None and b > 1:  # a mask per sample
         return torch.cat([blocks(q[i : i + 1], k[i : i + 1], v[i : i + 1], terms.row(i)) for i in range(b)])
     rule = terms.rule
     assert rule is not None
     n = block_size(rule.behind + rule.ahead + 1)
     reach = rule.behind + n + rule.ahead
-    count = -(-t // n)
-    more = count * n - t
     near = terms.span(t, k.shape[2])
     k, v = k[:, :, near], v[:, :, near]
     query, key = torch.arange(n, device=q.device)[:, None], torch.arange(reach, device=q.device)
@@ -93,16 +93,15 @@ def blocks(q: Tensor, k: Tensor, v: Tensor, terms: Terms) -> Tensor:
     if terms.key_mask is not None:
         real = terms.key_mask[:, near]
         k, v = hide(k, real[:, None, None]), hide(v, real[:, None, None])
-        visible = visible & F.pad(real, (0, more)).unfold(1, reach, n).transpose(0, 1)[:, None]
-    queries, keys, values = (F.pad(x, (0, 0, 0, more)).contiguous().flatten(0, 1) for x in (q, k, v))
-    queries = queries.view(-1, count, n, queries.shape[-1]).transpose(0, 1)  # (count, b * h, n, d)
-    keys, values = (x.unfold(1, reach, n).permute(1, 0, 3, 2) for x in (keys, values))  # (count, b * g, reach, d)
-    width, scale = values.shape[-1], terms.scale
+        visible = visible & real.unfold(1, reach, n).transpose(0, 1)[:, None]  # (count, 1, n, reach)
+    q = q.reshape(b * h, t // n, n, d).transpose(0, 1)  # (count, b * h, n, d)
+    k, v = (x.flatten(0, 1).unfold(1, reach, n).permute(1, 0, 3, 2) for x in (k, v))  # (count, b * g, reach, d)
+    e, scale = v.shape[-1], terms.scale
     if terms.sinks is not None:
-        queries, keys, values, scale = sdpa.with_sink(queries, keys, values, terms.sinks.repeat(b), scale)
+        q, k, v, scale = sdpa.with_sink(q, k, v, terms.sinks.repeat(b), scale)
         visible = F.pad(visible, (1, 0), value=True)
-    mixed = sdpa.fused(queries, keys, values, visible=visible, triangle=False, scale=scale, dropout=terms.dropout)
-    return mixed[..., :width].transpose(0, 1).reshape(b, -1, count * n, width)[:, :, :t]
+    mixed = sdpa.fused(q, k, v, visible=visible, triangle=False, scale=scale, dropout=terms.dropout)[..., :e]
+    return mixed.transpose(0, 1).reshape(b, h, t, e)
 
 
 def block_size(width: int) -> int:

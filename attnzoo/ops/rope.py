@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal, get_args
 
 import torch
@@ -37,6 +38,16 @@ def _table(positions: Tensor, d: int, theta: float, dtype: torch.dtype) -> tuple
     channel = torch.arange(0, d, 2, dtype=torch.float64, device=positions.device)
     angle = positions[..., None, None] * theta ** (channel / -d)
     return angle.cos().to(dtype), angle.sin().to(dtype)
+
+
+def _table_of_one(
+    position: int, d: int, theta: float, dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """The same for one token, (d / 2,), in Python's floats: decoding would wait for nine small operations."""
+    angles = [position * theta ** (-2 * i / d) for i in range(d // 2)]
+    rows = [math.cos(angle) for angle in angles], [math.sin(angle) for angle in angles]
+    cos, sin = torch.tensor(rows, dtype=dtype, device=device)
+    return cos, sin
 
 
 def _turn(x: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Tensor:
@@ -85,12 +96,16 @@ class Rotary:
 
         returns: (b, h, t, d)
         """
-        if positions is None:
-            positions = torch.arange(offset, offset + x.shape[2], device=x.device)
-        turned = rotate(x[..., : self.rotary_dim], positions, theta=self.theta, layout=self.layout)
-        if self.rotary_dim == x.shape[-1]:
-            return turned
-        return torch.cat([turned, x[..., self.rotary_dim :]], dim=-1)
+        d, wide = self.rotary_dim, wide_type(x.dtype)
+        if positions is None and x.shape[2] == 1 and not torch.compiler.is_compiling():
+            table = _table_of_one(offset, d, self.theta, wide, x.device)
+        else:
+            if positions is None:
+                positions = torch.arange(offset, offset + x.shape[2], device=x.device)
+            table = _table(positions, d, self.theta, wide)
+        if d == x.shape[-1]:
+            return _turn(x, *table, self.layout)
+        return torch.cat([_turn(x[..., :d], *table, self.layout), x[..., d:]], dim=-1)
 
     def __repr__(self) -> str:
         return f"Rotary(theta={self.theta:g}, layout={self.layout!r}, rotary_dim={self.rotary_dim})"

@@ -86,8 +86,8 @@ def with_sink(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor, scale: float) -> t
     if scale <= 0:  # the sink is not scaled, and cannot be divided by nothing
         q, scale = q * scale, 1.0
     far = torch.finfo(q.dtype).max  # an infinite channel times the 0 of the other keys would be NaN
-    channel = (sinks.to(wide_type(q.dtype)) / scale).clamp(-far, far).to(q.dtype)
-    channel = channel[:, None, None].expand(*q.shape[:-1], 1)
+    channel = (sinks.to(wide_type(q.dtype)) / scale).clamp(-far, far)
+    channel = channel[:, None, None].expand(*q.shape[:-1], 1).to(q.dtype)  # expanded first: gradients sum in the wide
     q = torch.cat([q, channel, q.new_zeros(*q.shape[:-1], n - d - 1)], dim=-1)
     sink = k.new_zeros(*k.shape[:2], 1, n)
     sink[..., d] = 1.0

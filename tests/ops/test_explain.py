@@ -39,7 +39,12 @@ RUNS: dict[str, tuple[dict[str, Any], str, int, bool]] = {
     "plain": ({}, "sdpa", 1, False),
     "causal": ({"causal": True}, "sdpa", 1, False),
     "sinks": ({"causal": True, "sinks": torch.zeros(H)}, "sdpa", 1, False),
-    "window": ({"causal": True, "window": 16}, "banded", 2, False),  # the first queries apart, and all blocks at once
+    "window": (
+        {"causal": True, "window": 16},
+        "banded",
+        3,
+        False,
+    ),  # the first queries and the last ones apart, and all blocks at once
     "documents": ({"causal": True, "document": IDS}, "banded", 2, False),  # one call for each
     "softcap": ({"causal": True, "softcap": 5.0}, "blocks", 0, True),
     "bias": ({"causal": True, "bias": ops.Alibi(H)}, "blocks", 0, True),
