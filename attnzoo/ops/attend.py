@@ -12,7 +12,7 @@ from attnzoo.ops import banded, blocks, eager, flex, masks, rules, sdpa
 from attnzoo.ops.biases import Alibi, Bias
 from attnzoo.ops.heads import check_groups
 from attnzoo.ops.rules import Rule
-from attnzoo.ops.terms import Terms, rule_of
+from attnzoo.ops.terms import Terms, both
 
 BACKENDS = ("auto", "eager", "sdpa", "banded", "blocks", "flex")
 
@@ -147,8 +147,10 @@ def attend(
         dropout=dropout,
         q_offset=q_offset,
     )
-    name = choose(q, k, terms, need_weights) if check_backend(backend) == "auto" else backend
-    if backend != "auto":
+    if backend == "auto":
+        name = choose(q, k, terms, need_weights)
+    else:
+        name = check_backend(backend)
         reason = why_not(backend, q, k, terms, need_weights)
         if reason is not None:
             raise Unsupported(f"backend={backend!r} {reason}; use backend='auto' or 'eager'")
@@ -228,13 +230,14 @@ def terms_of(
     check_dropout(dropout)
     if softcap is not None:
         check_softcap(softcap)
+    rule = both(given, rules.causal()) if causal else given
+    if window is not None:
+        rule = both(rule, rules.window(window))
     return Terms(
         scale=d**-0.5 if scale is None else scale,
         mask=mask if isinstance(mask, Tensor) else None,
         key_mask=key_mask,
-        rule=rule_of(given, rules.causal() if causal else None, None if window is None else rules.window(window))
-        if causal or window is not None or given is not None
-        else None,
+        rule=rule,
         document=document,
         softcap=softcap,
         bias=bias,
@@ -283,4 +286,5 @@ def _check(q: Tensor, k: Tensor, v: Tensor) -> None:
         raise InputError(f"q, k and v are {q.dtype}; weights are shares, so they need a floating type; try q.float()")
     if not q.device == k.device == v.device:
         raise InputError(f"q, k and v must share one device; got {q.device}, {k.device} and {v.device}")
-    check_groups(h, g)
+    if h != g:
+        check_groups(h, g)

@@ -90,13 +90,14 @@ class KVCache:
         Raises `InputError`, and remembers nothing, where they do not fit.
         """
         self._check_tokens(k, v)
-        start, end = self._length, self._length + k.shape[2]
+        t, end = k.shape[2], self._length + k.shape[2]
         if end > self._keys.shape[2]:
             self._grow(end)
-        self._keys[:, :, start:end] = k.detach()
-        self._values[:, :, start:end] = v.detach()
+        keys, values = self._keys.narrow(2, 0, end), self._values.narrow(2, 0, end)
+        keys.narrow(2, self._length, t).copy_(k.detach())
+        values.narrow(2, self._length, t).copy_(v.detach())
         self._length = end
-        return _with_new(self._keys[:, :, :end], k), _with_new(self._values[:, :, :end], v)
+        return _with_new(keys, k), _with_new(values, v)
 
     def reset(self) -> None:
         """Forget every token."""
@@ -238,6 +239,6 @@ class WindowCache(KVCache):
 def _with_new(held: Tensor, new: Tensor) -> Tensor:
     """The held tokens; where gradients flow through the newest ones, these as they are instead of their copy."""
     if not new.requires_grad:
-        return held.to(new.dtype)
+        return held if held.dtype == new.dtype else held.to(new.dtype)
     past = held[:, :, : held.shape[2] - new.shape[2]]
     return torch.cat([past.to(new.dtype), new], dim=2)

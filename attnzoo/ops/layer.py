@@ -124,18 +124,17 @@ class AttentionLayer(nn.Module):
         self._refuse_what_the_backend_cannot(x, context, mask, key_mask, cache, document, need_weights)
         offset = 0 if cache is None else cache.length
         q, k, v = self.project(x, context, positions=positions, offset=offset)
-        asked: dict[str, Any] = dict(mask=mask, key_mask=key_mask)
         forgotten = 0
         if cache is not None:
-            in_order = need_weights or mask is not None or key_mask is not None or not self.terms().keys() <= ORDERLESS
-            k, v = cache.append(k, v, in_order=in_order)
+            orderless = not need_weights and mask is None and key_mask is None and self.terms().keys() <= ORDERLESS
+            k, v = cache.append(k, v, in_order=not orderless)
             forgotten = cache.length - k.shape[2]  # a window's cache has let go of the tokens behind it
-            asked = {word: _newest(tokens, k.shape[2]) for word, tokens in asked.items()}
-        if document is not None:
-            asked["document"] = document
+        if forgotten:
+            mask, key_mask = _newest(mask, k.shape[2]), _newest(key_mask, k.shape[2])
+        more = {} if document is None else {"document": document}  # a stranger's `attend` need not know of it
         if not need_weights:
-            return self.merge(self.attend(q, k, v, **asked))
-        mixed, weights = self.attend(q, k, v, **asked, need_weights=True)
+            return self.merge(self.attend(q, k, v, mask=mask, key_mask=key_mask, **more))
+        mixed, weights = self.attend(q, k, v, mask=mask, key_mask=key_mask, need_weights=True, **more)
         return self.merge(mixed), F.pad(weights, (forgotten, 0)) if forgotten else weights
 
     def project(
@@ -159,8 +158,17 @@ class AttentionLayer(nn.Module):
 
         q: (b, h, t, d)    k, v: (b, g, s, d)    returns: (b, h, t, d), with `need_weights` also (b, h, t, s)
         """
-        asked: dict[str, Any] = dict(mask=mask, key_mask=key_mask, document=document, need_weights=need_weights)
-        return attend(q, k, v, **asked, backend=self.backend, **self._own_terms())
+        return attend(
+            q,
+            k,
+            v,
+            mask=mask,
+            key_mask=key_mask,
+            document=document,
+            need_weights=need_weights,
+            backend=self.backend,
+            **self._own_terms(),
+        )
 
     def terms(self) -> dict[str, Any]:
         """What the formula has more than the plain one, in the words of `ops.attend`: window, softcap, bias, sinks."""

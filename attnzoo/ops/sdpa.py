@@ -26,7 +26,7 @@ def run(q: Tensor, k: Tensor, v: Tensor, terms: Terms) -> Tensor:
     """q: (b, h, t, d)    k: (b, g, s, d)    v: (b, g, s, e)    returns: (b, h, t, e)"""
     t, s = q.shape[2], k.shape[2]
     reach = terms.span(t, s)
-    if reach != slice(0, s):
+    if reach.start > 0 or reach.stop < s:
         terms, k, v = terms.part(slice(0, t), reach), k[:, :, reach], v[:, :, reach]
     triangle = terms.is_triangle(t, k.shape[2])
     visible = None if triangle else terms.visible(t, k.shape[2], q.device)

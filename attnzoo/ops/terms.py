@@ -41,7 +41,7 @@ class Terms:
     @property
     def changes_scores(self) -> bool:
         """The scores are changed as no fused kernel does it."""
-        return self.softcap is not None or self.bias is not None or self.adds_mask
+        return self.softcap is not None or self.bias is not None or (self.mask is not None and self.adds_mask)
 
     @property
     def has_mask(self) -> bool:
@@ -106,7 +106,7 @@ class Terms:
     def is_triangle(self, t: int, s: int) -> bool:
         """Causality from the first token on and nothing else: what torch's flag, anchored top-left, stands for."""
         rule = self.rule
-        if rule is None or self.has_mask or t != s or self.first_query != self.first_key:
+        if t != s or rule is None or self.first_query != self.first_key or self.has_mask:
             return False
         return rule.exact and rule.ahead == 0 and rule.behind >= t - 1
 
@@ -127,7 +127,7 @@ class Terms:
             given.append(self.key_mask[:, None, None, :])
         rule = None if self.allows_all(t, s) else self.rule
         if self.document is not None:
-            rule = _both(rule, rules.document(self.document))
+            rule = both(rule, rules.document(self.document))
         if rule is not None:
             given.append(rule.mask(t, s, first_query=self.first_query, first_key=self.first_key, device=device))
         visible = None
@@ -160,11 +160,12 @@ def rule_of(*asked: Rule | None) -> Rule | None:
     """The rules that were asked for, as one."""
     whole = None
     for rule in asked:
-        whole = _both(whole, rule)
+        whole = both(whole, rule)
     return whole
 
 
-def _both(one: Rule | None, other: Rule | None) -> Rule | None:
+def both(one: Rule | None, other: Rule | None) -> Rule | None:
+    """Two rules as one, where there are two."""
     if one is None or other is None:
         return one or other
     return one & other
