@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Literal, get_args
 
 import torch
@@ -44,10 +45,15 @@ def _table_of_one(
     position: int, d: int, theta: float, dtype: torch.dtype, device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """The same for one token, (d / 2,), in Python's floats: decoding would wait for nine small operations."""
-    angles = [position * theta ** (-2 * i / d) for i in range(d // 2)]
-    rows = [math.cos(angle) for angle in angles], [math.sin(angle) for angle in angles]
-    cos, sin = torch.tensor(rows, dtype=dtype, device=device)
+    angles = [position * frequency for frequency in _frequencies(d, theta)]
+    row = torch.tensor([*map(math.cos, angles), *map(math.sin, angles)], dtype=dtype, device=device)
+    cos, sin = row.chunk(2)
     return cos, sin
+
+
+@lru_cache
+def _frequencies(d: int, theta: float) -> tuple[float, ...]:
+    return tuple(theta ** (-2 * i / d) for i in range(d // 2))
 
 
 def _turn(x: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Tensor:
