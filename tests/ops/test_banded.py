@@ -138,9 +138,12 @@ def test_documents_always_pay() -> None:
     assert banded.pays(q, q, Terms(scale=1.0, document=torch.zeros(1, 4).long()))
 
 
-@pytest.mark.parametrize(("t", "blocks"), [(136, 1), (200, 4)])
+@pytest.mark.parametrize(
+    ("t", "n", "causal", "blocks"),
+    [(136, 5, True, 1), (200, 5, True, 4), (1279, 512, True, 10), (1400, 257, False, 11)],  # blocks of 64, 64, 128, 128
+)
 def test_a_band_that_does_not_pay_goes_to_the_kernel_whole(
-    monkeypatch: pytest.MonkeyPatch, t: int, blocks: int
+    monkeypatch: pytest.MonkeyPatch, t: int, n: int, causal: bool, blocks: int
 ) -> None:
     samples: list[int] = []
     kernel = F.scaled_dot_product_attention
@@ -151,7 +154,7 @@ def test_a_band_that_does_not_pay_goes_to_the_kernel_whole(
 
     monkeypatch.setattr(F, "scaled_dot_product_attention", spy)
     q = normal(1, 2, t, 4)
-    ops.attend(q, q, q, causal=True, window=5, backend="banded")
+    ops.attend(q, q, q, causal=causal, window=n, backend="banded")
     assert samples == [blocks]  # all blocks in one call, as samples
 
 
