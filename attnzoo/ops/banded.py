@@ -40,7 +40,7 @@ def pays(q: Tensor, k: Tensor, terms: Terms) -> bool:
     rule, near = terms.rule, terms.span(t, s)
     assert rule is not None
     apart = rule.behind + rule.ahead
-    return t > 1 and near.stop - near.start > 2 * (apart + block_size(apart + 1))
+    return near.stop - near.start > 2 * (apart + block_size(apart + 1))
 
 
 def run(q: Tensor, k: Tensor, v: Tensor, terms: Terms) -> Tensor:

@@ -121,6 +121,10 @@ def test_a_block_is_an_eighth_of_the_window_between_32_and_256(width: int, size:
         (1, 300, 5, True, False),  # a lone query
         (2, 300, 5, True, False),  # the keys that two of them see are few anyway
         (300, 300, 300, True, False),
+        (1148, 1148, 511, True, False),  # twice 510 behind and a block of 64
+        (1149, 1149, 511, True, True),
+        (1278, 1278, 512, True, False),  # twice 511 behind and a block of 128
+        (1279, 1279, 512, True, True),
     ],
 )
 def test_bands_pay_where_there_is_more_to_leave_out_than_they_cost(
@@ -135,9 +139,18 @@ def test_documents_always_pay() -> None:
     assert banded.pays(q, q, Terms(scale=1.0, document=torch.zeros(1, 4).long()))
 
 
-@pytest.mark.parametrize(("t", "calls"), [(72, [1]), (200, [1, 6, 1])])
+@pytest.mark.parametrize(
+    ("t", "n", "causal", "calls"),
+    [
+        (72, 5, True, [1]),
+        (200, 5, True, [1, 6, 1]),  # 5 queries apart, 6 blocks of 32 in one call, as samples, and 3 queries more
+        (1279, 512, True, [1, 11, 1]),  # blocks of 64
+        (1400, 257, False, [1, 13, 1]),
+        (1288, 257, True, [1, 32, 1]),
+    ],
+)
 def test_a_band_that_does_not_pay_goes_to_the_kernel_whole(
-    monkeypatch: pytest.MonkeyPatch, t: int, calls: list[int]
+    monkeypatch: pytest.MonkeyPatch, t: int, n: int, causal: bool, calls: list[int]
 ) -> None:
     samples: list[int] = []
     kernel = F.scaled_dot_product_attention
@@ -148,8 +161,8 @@ def test_a_band_that_does_not_pay_goes_to_the_kernel_whole(
 
     monkeypatch.setattr(F, "scaled_dot_product_attention", spy)
     q = normal(1, 2, t, 4)
-    ops.attend(q, q, q, causal=True, window=5, backend="banded")
-    assert samples == calls  # 5 queries apart, then 6 blocks in one call, as samples, and 3 queries more
+    ops.attend(q, q, q, causal=causal, window=n, backend="banded")
+    assert samples == calls
 
 
 NO_BAND: dict[str, tuple[dict[str, Any], str]] = {

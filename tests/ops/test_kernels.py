@@ -283,3 +283,15 @@ def test_any_number_of_query_heads_shares_a_key_value_head(h: int, g: int) -> No
     for more in ({}, {"sinks": normal(h)}, {"softcap": 2.0}, {"bias": ops.Alibi(h)}, {"window": 9}):
         for causal in (True, False):
             assert agree((2, h, g, 160, 160), {"causal": causal, **more})
+
+
+@pytest.mark.parametrize("backend", ["auto", "eager", "banded", "blocks"])
+def test_autocast_changes_nothing_for_inputs_of_its_own_type(backend: str) -> None:
+    q, k, v = (normal(1, h, 160, 8, seed=h).bfloat16() for h in (4, 2, 1))
+    v = v.expand_as(k)
+    for more in ({}, {"sinks": normal(4).float()}, {"key_mask": drawn(0.8, 1, 160)}):
+        asked: dict[str, Any] = {"causal": True, "window": 9, "backend": backend, **more}
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            answer = ops.attend(q, k, v, **asked)
+        assert answer.dtype is torch.bfloat16
+        assert torch.equal(answer, ops.attend(q, k, v, **asked))

@@ -252,3 +252,10 @@ def test_a_function_bias_is_asked_for_the_heads_and_the_tokens_indices() -> None
     assert added is not None
     assert added.dtype is torch.float64
     assert added.tolist() == [[[53, 54, 55], [63, 64, 65]], [[153, 154, 155], [163, 164, 165]]]
+
+
+def test_terms_that_are_not_given_are_none() -> None:
+    given = terms()
+    assert (given.dropout, given.first_query, given.first_key) == (0, 0, 0)
+    words = ("mask", "key_mask", "rule", "document", "softcap", "bias", "sinks")
+    assert [getattr(given, word) for word in words] == [None] * 7
