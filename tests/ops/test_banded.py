@@ -121,9 +121,9 @@ def test_a_block_is_an_eighth_of_the_window_between_32_and_256(width: int, size:
         (1, 300, 5, True, False),  # a lone query
         (2, 300, 5, True, False),  # the keys that two of them see are few anyway
         (300, 300, 300, True, False),
-        (1084, 1084, 511, True, False),  # twice 510 behind and a block of 64
+        (1084, 1084, 511, True, False),  # twice 510 behind and a block of 32
         (1085, 1085, 511, True, True),
-        (1150, 1150, 512, True, False),  # twice 511 behind and a block of 128
+        (1150, 1150, 512, True, False),  # twice 511 behind and a block of 64
         (1151, 1151, 512, True, True),
     ],
 )
