@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from attnzoo.bench.contender import Adapted, Contender, Skip
@@ -50,7 +49,6 @@ class Decoding(nn.Module):
         self.cache = self.layer.new_cache(prompt.shape[0], self.held + 1)
         self.layer(prompt, cache=self.cache)
 
-    @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = self.layer(x, cache=self.cache)
         self.cache.crop(self.held)

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from attnzoo.ops import sdpa
 from attnzoo.ops.masks import hide
-from attnzoo.ops.rules import FAR
+from attnzoo.ops.rules import FAR, Rule
 from attnzoo.ops.segments import by_document, scattered
 from attnzoo.ops.terms import Terms
 
@@ -39,8 +39,8 @@ def pays(q: Tensor, k: Tensor, terms: Terms) -> bool:
         return True
     rule, near = terms.rule, terms.span(t, s)
     assert rule is not None
-    apart = rule.behind + rule.ahead
-    return near.stop - near.start > 2 * (apart + block_size(apart + 1))
+    n, back = block_sizes(rule)
+    return near.stop - near.start > 2 * (back + n + rule.ahead)
 
 
 def run(q: Tensor, k: Tensor, v: Tensor, terms: Terms) -> Tensor:
@@ -55,10 +55,11 @@ def band(q: Tensor, k: Tensor, v: Tensor, terms: Terms) -> Tensor:
     t, s = q.shape[2], k.shape[2]
     rule = terms.rule
     assert rule is not None
+    n, back = block_sizes(rule)
     ahead = terms.first_query - terms.first_key  # of the first key, the first query is
-    start = min(t, max(0, rule.behind + 1 - ahead))
+    start = min(t, max(0, back - ahead))
     stop = max(start, min(t, s - rule.ahead - ahead))
-    stop -= (stop - start) % block_size(rule.behind + rule.ahead + 1)
+    stop -= (stop - start) % n
     parts = [
         kernel(q[:, :, here], k, v, terms.part(here, slice(0, s)))
         for kernel, here in (
@@ -74,8 +75,8 @@ def band(q: Tensor, k: Tensor, v: Tensor, terms: Terms) -> Tensor:
 def blocks(q: Tensor, k: Tensor, v: Tensor, terms: Terms) -> Tensor:
     """Each block of queries with the keys around it, all blocks in one call: blocks stand as samples, samples as heads.
 
-    With `behind` tokens to look back and `ahead` to look forward, a block of n queries reads behind + n + ahead keys,
-    all of which there are. Blocks overlap in memory, so that no key is copied.
+    A block of n queries reads the n keys beside it, `back` keys behind and `ahead` keys ahead of it, all of which there
+    are. Blocks overlap in memory, so that no key is copied.
 
     q: (b, h, count * n, d)    returns: (b, h, count * n, e)
     """
@@ -84,12 +85,14 @@ def blocks(q: Tensor, k: Tensor, v: Tensor, terms: Terms) -> Tensor:
         return torch.cat([blocks(q[i : i + 1], k[i : i + 1], v[i : i + 1], terms.row(i)) for i in range(b)])
     rule = terms.rule
     assert rule is not None
-    n = block_size(rule.behind + rule.ahead + 1)
-    reach = rule.behind + n + rule.ahead
-    near = terms.span(t, k.shape[2])
+    n, back = block_sizes(rule)
+    reach = back + n + rule.ahead
+    first = terms.first_query - terms.first_key - back
+    near = slice(first, first + t - n + reach)
     k, v = k[:, :, near], v[:, :, near]
-    query, key = torch.arange(n, device=q.device)[:, None], torch.arange(reach, device=q.device)
-    visible = (key >= query) & (key <= query + rule.behind + rule.ahead)  # (n, reach), the same for every block
+    query = torch.arange(back, back + n, device=q.device)[:, None]
+    distance = query - torch.arange(reach, device=q.device)
+    visible = (distance <= rule.behind) & (distance >= -rule.ahead)  # (n, reach), the same for every block
     if terms.key_mask is not None:
         real = terms.key_mask[:, near]
         k, v = hide(k, real[:, None, None]), hide(v, real[:, None, None])
@@ -104,7 +107,12 @@ def blocks(q: Tensor, k: Tensor, v: Tensor, terms: Terms) -> Tensor:
     return mixed.transpose(0, 1).reshape(b, h, t, e)
 
 
-def block_size(width: int) -> int:
-    """How many queries make a block, for windows of so many keys: an eighth, since the rest of its reach is overlap."""
-    eighth = 1 << (width // 8).bit_length() >> 1  # down to a power of two
-    return min(256, max(32, eighth))
+def block_sizes(rule: Rule) -> tuple[int, int]:
+    """How many queries make a block, and how many keys behind it are read.
+
+    An eighth of the window, since the rest of what a block reads is overlap; and a few keys more than it needs, for
+    torch's kernel is slow on a number of keys that is no multiple of 16.
+    """
+    eighth = 1 << ((rule.behind + rule.ahead + 1) // 8).bit_length() >> 1  # down to a power of two
+    n = min(256, max(32, eighth))
+    return n, rule.behind + -(rule.behind + n + rule.ahead) % 16

@@ -33,11 +33,11 @@ def held(t: int, s: int, *, n: int, causal: bool = True, g: int = 2, **more: Any
     torch.testing.assert_close(banded.band(q, k, v, terms), expected, rtol=0, atol=1e-13)
 
 
-@pytest.mark.parametrize("t", [1, 6, 7, 8, 38, 39, 40, 71, 72])
+@pytest.mark.parametrize("t", [1, 15, 16, 17, 47, 48, 49, 80, 81])
 @pytest.mark.parametrize("causal", [True, False])
 def test_blocks_meet_at_their_borders_without_a_seam(t: int, causal: bool) -> None:
-    """7 queries go apart, and blocks are of 32: none, one, one less, one more, and two of them."""
-    assert banded.block_size(7) == 32
+    """16 queries go apart, and blocks are of 32: none, one, one less, one more, and two of them."""
+    assert banded.block_sizes(band(7)) == (32, 16)
     held(t, t, n=7 if causal else 4, causal=causal)
 
 
@@ -103,7 +103,16 @@ def test_the_work_of_documents_grows_with_their_number() -> None:
     [(1, 32), (8, 32), (255, 32), (257, 32), (511, 32), (512, 64), (1023, 64), (1024, 128), (4096, 256)],
 )
 def test_a_block_is_an_eighth_of_the_window_between_32_and_256(width: int, size: int) -> None:
-    assert banded.block_size(width) == size
+    assert banded.block_sizes(band(width))[0] == size
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("width", [1, 2, 5, 16, 17, 100, 256, 257, 1000])
+def test_a_block_reads_the_keys_it_needs_filled_up_to_a_multiple_of_16(width: int, causal: bool) -> None:
+    rule = band(width, causal)
+    n, back = banded.block_sizes(rule)
+    assert 0 <= back - rule.behind < 16
+    assert (back + n + rule.ahead) % 16 == 0
 
 
 # When it pays, and when there is no band
@@ -114,17 +123,17 @@ def test_a_block_is_an_eighth_of_the_window_between_32_and_256(width: int, size:
     [
         (300, 300, 5, True, True),
         (300, 300, 5, False, True),
-        (72, 72, 5, True, False),  # twice 4 behind and a block of 32
-        (73, 73, 5, True, True),
-        (80, 80, 5, False, False),  # and 4 ahead
-        (81, 81, 5, False, True),
+        (96, 96, 5, True, False),  # twice 16 behind and a block of 32
+        (97, 97, 5, True, True),
+        (96, 96, 5, False, False),  # twice 12 behind, a block of 32, and 4 ahead
+        (97, 97, 5, False, True),
         (1, 300, 5, True, False),  # a lone query
         (2, 300, 5, True, False),  # the keys that two of them see are few anyway
         (300, 300, 300, True, False),
-        (1084, 1084, 511, True, False),  # twice 510 behind and a block of 32
-        (1085, 1085, 511, True, True),
-        (1150, 1150, 512, True, False),  # twice 511 behind and a block of 64
-        (1151, 1151, 512, True, True),
+        (1088, 1088, 511, True, False),  # twice 512 behind and a block of 32
+        (1089, 1089, 511, True, True),
+        (1152, 1152, 512, True, False),  # twice 512 behind and a block of 64
+        (1153, 1153, 512, True, True),
     ],
 )
 def test_bands_pay_where_there_is_more_to_leave_out_than_they_cost(
@@ -143,7 +152,7 @@ def test_documents_always_pay() -> None:
     ("t", "n", "causal", "calls"),
     [
         (72, 5, True, [1]),
-        (200, 5, True, [1, 6, 1]),  # 5 queries apart, 6 blocks of 32 in one call, as samples, and 3 queries more
+        (200, 5, True, [1, 5, 1]),  # 16 queries apart, 5 blocks of 32 in one call, as samples, and 24 queries more
         (1279, 512, True, [1, 11, 1]),  # blocks of 64
         (1400, 257, False, [1, 13, 1]),
         (1288, 257, True, [1, 32, 1]),
