@@ -169,7 +169,7 @@ def choose(q: Tensor, k: Tensor, terms: Terms, need_weights: bool) -> str:
         return "eager"
     if terms.changes_scores:
         return "eager" if q.shape[2] <= blocks.block_size(q, k, terms) else "blocks"
-    cut = terms.document is not None or banded.is_band(terms)
+    cut = terms.document is not None or (terms.rule is not None and banded.is_band(terms))
     return "banded" if cut and banded.why_not(q, k, terms) is None and banded.pays(q, k, terms) else "sdpa"
 
 
@@ -230,7 +230,9 @@ def terms_of(
     check_dropout(dropout)
     if softcap is not None:
         check_softcap(softcap)
-    rule = both(given, rules.causal()) if causal else given
+    rule = given
+    if causal and first_query < s - 1:  # later than every key, nothing is later
+        rule = both(given, rules.causal())
     if window is not None:
         rule = both(rule, rules.window(window))
     return Terms(

@@ -121,7 +121,8 @@ class AttentionLayer(nn.Module):
         """
         self._refuse_what_is_not_honoured(context, positions, cache, document)
         self._check_input(x, context, mask, key_mask, positions, cache, document)
-        self._refuse_what_the_backend_cannot(x, context, mask, key_mask, cache, document, need_weights)
+        if self.backend not in ("auto", "eager"):  # these can do everything
+            self._refuse_what_the_backend_cannot(x, context, mask, key_mask, cache, document, need_weights)
         offset = 0 if cache is None else cache.length
         q, k, v = self.project(x, context, positions=positions, offset=offset)
         forgotten = 0
@@ -261,7 +262,7 @@ class AttentionLayer(nn.Module):
             )
         if context is not None and cache is not None:
             raise Unsupported(f"{self.variant}: context with cache is not supported; pass the whole context each call")
-        if cache is not None:
+        if cache is not None and not (self.takes_cache and self.causal):
             self._refuse_cache()
 
     def _refuse_what_the_backend_cannot(
@@ -274,9 +275,7 @@ class AttentionLayer(nn.Module):
         document: Tensor | None,
         need_weights: bool,
     ) -> None:
-        """Before a cache is touched; "auto" and "eager" can do everything."""
-        if self.backend in ("auto", "eager"):
-            return
+        """Before a cache is touched."""
         b, t, held = x.shape[0], x.shape[1], 0 if cache is None else cache.length
         s = held + t if context is None else context.shape[1]
         alike = x.new_empty(()).requires_grad_(torch.is_grad_enabled() and self._learns(x))
@@ -313,7 +312,8 @@ class AttentionLayer(nn.Module):
                 batch=b, t=t, kv_heads=self.kv_heads, head_dim=self.head_dim, dtype=like.dtype, device=like.device
             )
             held = cache.length
-        self._check_length("x", held + t, "cached tokens counted" if held else "")
+        if self.max_seq_len is not None:
+            self._check_length("x", held + t, "cached tokens counted" if held else "")
         s = held + t
         if context is not None:
             self._check_tokens("context", context, like)

@@ -14,6 +14,7 @@ from attnzoo.ops.masks import wide_type
 
 Layout = Literal["half", "interleaved"]
 LAYOUTS = get_args(Layout)
+Table = tuple[Tensor, Tensor]  # cosines and sines
 
 
 def rotate(x: Tensor, positions: Tensor, *, theta: float = 10000.0, layout: Layout = "half") -> Tensor:
@@ -31,7 +32,7 @@ def rotate(x: Tensor, positions: Tensor, *, theta: float = 10000.0, layout: Layo
     return _turn(x, *_table(positions, x.shape[-1], theta, wide_type(x.dtype)), layout)
 
 
-def _table(positions: Tensor, d: int, theta: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def _table(positions: Tensor, d: int, theta: float, dtype: torch.dtype) -> Table:
     """Cosine and sine of every angle, (t, 1, d / 2) or (b, t, 1, d / 2).
 
     In float64: in float32 an angle at position 100 000 is already off by a hundredth (C9).
@@ -41,10 +42,22 @@ def _table(positions: Tensor, d: int, theta: float, dtype: torch.dtype) -> tuple
     return angle.cos().to(dtype), angle.sin().to(dtype)
 
 
-def _table_of_one(
-    position: int, d: int, theta: float, dtype: torch.dtype, device: torch.device
-) -> tuple[Tensor, Tensor]:
-    """The same for one token, (d / 2,), in Python's floats: decoding would wait for nine small operations."""
+def _table_from(first: int, t: int, d: int, theta: float, dtype: torch.dtype, device: torch.device) -> Table:
+    """The same for t tokens in a row: position first + n i + j turns by the turn of first + n i, and then by that of j.
+
+    So √t angles need a cosine and a sine in float64, not t.
+    """
+    n = math.isqrt(t - 1) + 1 if t else 1
+    frequency = torch.tensor(_frequencies(d, theta), dtype=torch.float64, device=device)
+    far = torch.arange(first, first + t, n, dtype=torch.float64, device=device)[:, None] * frequency
+    near = torch.arange(n, dtype=torch.float64, device=device)[:, None] * frequency
+    turn = torch.polar(torch.ones_like(far), far)[:, None] * torch.polar(torch.ones_like(near), near)
+    turn = turn.flatten(0, 1)[:t, None]
+    return turn.real.to(dtype), turn.imag.to(dtype)
+
+
+def _table_of_one(position: int, d: int, theta: float, dtype: torch.dtype, device: torch.device) -> Table:
+    """The same for one token, in Python's floats: decoding would wait for nine small operations."""
     angles = [position * frequency for frequency in _frequencies(d, theta)]
     row = torch.tensor([*map(math.cos, angles), *map(math.sin, angles)], dtype=dtype, device=device)
     cos, sin = row.chunk(2)
@@ -103,12 +116,15 @@ class Rotary:
         returns: (b, h, t, d)
         """
         d, wide = self.rotary_dim, wide_type(x.dtype)
-        if positions is None and x.shape[2] == 1 and not torch.compiler.is_compiling():
+        t = x.shape[2]
+        if positions is None and torch.compiler.is_compiling():  # which knows neither complex numbers nor `offset`
+            positions = torch.arange(offset, offset + t, device=x.device)
+        if positions is not None:
+            table = _table(positions, d, self.theta, wide)
+        elif t == 1:
             table = _table_of_one(offset, d, self.theta, wide, x.device)
         else:
-            if positions is None:
-                positions = torch.arange(offset, offset + x.shape[2], device=x.device)
-            table = _table(positions, d, self.theta, wide)
+            table = _table_from(offset, t, d, self.theta, wide, x.device)
         if d == x.shape[-1]:
             return _turn(x, *table, self.layout)
         return torch.cat([_turn(x[..., :d], *table, self.layout), x[..., d:]], dim=-1)

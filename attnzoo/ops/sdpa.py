@@ -25,13 +25,15 @@ def why_not(terms: Terms) -> str | None:
 def run(q: Tensor, k: Tensor, v: Tensor, terms: Terms) -> Tensor:
     """q: (b, h, t, d)    k: (b, g, s, d)    v: (b, g, s, e)    returns: (b, h, t, e)"""
     t, s = q.shape[2], k.shape[2]
-    reach = terms.span(t, s)
-    if reach.start > 0 or reach.stop < s:
-        terms, k, v = terms.part(slice(0, t), reach), k[:, :, reach], v[:, :, reach]
-    triangle = terms.is_triangle(t, k.shape[2])
-    visible = None if triangle else terms.visible(t, k.shape[2], q.device)
-    if visible is not None:
-        k, v = hide(k, visible), hide(v, visible)
+    triangle, visible = False, None
+    if terms.rule is not None or terms.has_mask:
+        reach = terms.span(t, s)
+        if reach.start > 0 or reach.stop < s:
+            terms, k, v = terms.part(slice(0, t), reach), k[:, :, reach], v[:, :, reach]
+        triangle = terms.is_triangle(t, k.shape[2])
+        visible = None if triangle else terms.visible(t, k.shape[2], q.device)
+        if visible is not None:
+            k, v = hide(k, visible), hide(v, visible)
     if terms.sinks is None:
         return fused(q, k, v, visible=visible, triangle=triangle, scale=terms.scale, dropout=terms.dropout)
     width = v.shape[-1]
