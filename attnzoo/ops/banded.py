@@ -40,7 +40,7 @@ def pays(q: Tensor, k: Tensor, terms: Terms) -> bool:
     rule, near = terms.rule, terms.span(t, s)
     assert rule is not None
     n, back = block_sizes(rule)
-    return near.stop - near.start > 2 * (back + n + rule.ahead)
+    return bool(near.stop - near.start > 2 * (back + n + rule.ahead))
 
 
 def run(q: Tensor, k: Tensor, v: Tensor, terms: Terms) -> Tensor:

@@ -132,7 +132,9 @@ class AttentionLayer(nn.Module):
             forgotten = cache.length - k.shape[2]  # a window's cache has let go of the tokens behind it
         if forgotten:
             mask, key_mask = _newest(mask, k.shape[2]), _newest(key_mask, k.shape[2])
-        more = {} if document is None else {"document": document}  # a stranger's `attend` need not know of it
+        more: dict[str, Any] = (
+            {} if document is None else {"document": document}
+        )  # a stranger's `attend` need not know of it
         if not need_weights:
             return self.merge(self.attend(q, k, v, mask=mask, key_mask=key_mask, **more))
         mixed, weights = self.attend(q, k, v, mask=mask, key_mask=key_mask, need_weights=True, **more)
