@@ -43,12 +43,14 @@ EQUIVALENT: dict[str, str] = {
     "blocks.py: for start, queries in zip(range(0, max(t, 2), n), q.split(n, dim=2), strict=True):": (
         "a block has 16 queries or more, so that 1 and 2 of them are one block"
     ),
+    "blocks.py: z = x.mul_(2 / c).clamp_(max=41.0).expm1_()": "tanh is 1 from 20 on, to the last digit",
+    "blocks.py: mixed = checkpoint(function, q, terms, cut, *pieces, use_reentrant=False, "
+    "preserve_rng_state=terms.dropout >= 0)": "without dropout nothing is drawn, whether or not its state is kept",
     **{
         f"blocks.py: {code}": "a piece more than needed is read, and cut off again"
         for code in (
             "first = min(reach.start, max(s - 2, 0)) // n",
             "first = min(reach.start, max(s - 1, 1)) // n",
-            "last = max(first + 2, -(-reach.stop // n))",
         )
     },
     "heads.py: return min((n for n in range(1, number + 2) if number % n == 0), key=lambda n: abs(n - wish))": (
