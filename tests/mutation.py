@@ -33,6 +33,26 @@ EQUIVALENT: dict[str, str] = {
     "sdpa.py: q, scale = (q * 0.0, 2.0) if scale == 0 else (-q, -scale)": (
         "the queries are zero there, whatever they are scaled by"
     ),
+    "terms.py: @dataclass(slots=False)": "slots make it quicker to build, and change nothing else",
+    "segments.py: parts = zip(*(x.split(borders[0], dim=2) for x in (q, k, v)), borders[0], strict=False)": (
+        "each tensor falls into as many parts as there are borders"
+    ),
+    "blocks.py: for start, queries in zip(range(0, max(t, 1), n), q.split(n, dim=2), strict=False):": (
+        "the queries fall into as many blocks as there are starts"
+    ),
+    "blocks.py: for start, queries in zip(range(0, max(t, 2), n), q.split(n, dim=2), strict=True):": (
+        "a block has 16 queries or more, so that 1 and 2 of them are one block"
+    ),
+    "blocks.py: z = x.mul_(2 / c).clamp_(max=41.0).expm1_()": "tanh is 1 from 20 on, to the last digit",
+    "blocks.py: mixed = checkpoint(function, q, terms, cut, *pieces, use_reentrant=False, "
+    "preserve_rng_state=terms.dropout >= 0)": "without dropout nothing is drawn, whether or not its state is kept",
+    **{
+        f"blocks.py: {code}": "a piece more than needed is read, and cut off again"
+        for code in (
+            "first = min(reach.start, max(s - 2, 0)) // n",
+            "first = min(reach.start, max(s - 1, 1)) // n",
+        )
+    },
     "heads.py: return min((n for n in range(1, number + 2) if number % n == 0), key=lambda n: abs(n - wish))": (
         "no number is divided by the one after it"
     ),

@@ -113,5 +113,5 @@ def block_size(q: Tensor, k: Tensor, terms: Terms) -> int:
     """How many queries make a block."""
     b, h = q.shape[:2]
     s = k.shape[2]
-    reach = terms.span(1, s).stop if terms.rule is None else min(s, terms.rule.behind + terms.rule.ahead + 1)
+    reach = s if terms.rule is None else min(s, terms.rule.behind + terms.rule.ahead + 1)
     return max(16, min(256, ROOM // max(1, b * h * reach)))

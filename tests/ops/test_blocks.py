@@ -103,6 +103,25 @@ def test_a_block_is_as_large_as_the_room_allows(shape: tuple[int, int, int], rul
     assert blocks.block_size(q, k, Terms(scale=1.0, rule=rule)) == size
 
 
+def test_a_block_reads_the_keys_in_its_reach_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sixteen queries with a window of 20 reach 19 keys behind the first of them."""
+    read: list[int] = []
+    block = blocks.block
+
+    def spy(q: Tensor, terms: Terms, cut: slice, *pieces: Tensor) -> Tensor:
+        keys = sum(piece.shape[2] for piece in pieces) // 2
+        assert cut.stop <= keys < cut.stop + 16
+        assert cut.start < 16
+        read.append(cut.stop - cut.start)
+        return block(q, terms, cut, *pieces)
+
+    monkeypatch.setattr(blocks, "ROOM", 1)
+    monkeypatch.setattr(blocks, "block", spy)
+    q = normal(1, 2, 90, 4)
+    ops.attend(q, q, q, causal=True, window=20, softcap=1.0, backend="blocks")
+    assert read == [16, 32, 35, 35, 35, 29]
+
+
 def test_a_bias_with_a_parameter_of_its_own_learns() -> None:
     """The function is called again in the backward pass, and its gradient adds up over the blocks."""
     slope = torch.tensor([0.3, 0.1], dtype=torch.float64, requires_grad=True)

@@ -87,6 +87,12 @@ def test_a_part_of_what_broadcasts_still_broadcasts(shape: tuple[int, ...]) -> N
     assert torch.equal(part.expand(expected.shape), expected)
 
 
+def test_a_part_of_two_rows_and_two_columns_is_taken_too() -> None:
+    part = terms(bias=numbers(2, 2)).part(slice(1, 2), slice(0, 1)).bias
+    assert isinstance(part, Tensor)
+    assert part.tolist() == [[2.0]]
+
+
 def test_a_bias_that_is_a_function_and_a_document_go_whole() -> None:
     alibi, ids = ops.Alibi(3), torch.tensor([[0, 0, 1, 1]])
     part = terms(bias=alibi, document=ids).part(slice(1, 3), slice(1, 3))
