@@ -260,14 +260,20 @@ class Shared(Specimen):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        place = tuple(self.out.weight.shape), self.out.weight.device
-        self.out.weight = self.memory.setdefault(place, self.out.weight)
+        self.share_out()
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        place = tuple(self.out.weight.shape), self.out.weight.dtype
-        self.out.weight = self.memory.setdefault(place, self.out.weight)
+        self.share_out()
         return self
+
+    def share_out(self) -> None:
+        own = self.out.weight
+        place = own.shape, own.dtype, own.device
+        kept = self.memory.get(place)
+        if kept is None or (kept.shape, kept.dtype, kept.device) != place:  # or moved since, by another layer
+            kept = self.memory[place] = own
+        self.out.weight = kept
 
 
 @fault("state.saves_tables", "B68", "C16", "state.dict")
