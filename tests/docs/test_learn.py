@@ -159,10 +159,11 @@ def attend_sees_the_future(patch: pytest.MonkeyPatch) -> None:
 
 
 def blind_rows_are_nan(patch: pytest.MonkeyPatch) -> None:
-    def plain(logits: Tensor, visible: Tensor) -> Tensor:
+    def plain(logits: Tensor, visible: Tensor | None, sinks: Tensor | None) -> Tensor:
+        assert visible is not None
         return logits.masked_fill(~visible, float("-inf")).softmax(dim=-1)
 
-    patch.setattr(importlib.import_module("attnzoo.ops.attend"), "_masked_softmax", plain)
+    patch.setattr(importlib.import_module("attnzoo.ops.eager"), "softmax", plain)
 
 
 def heads_are_cut_by_view(patch: pytest.MonkeyPatch) -> None:
@@ -222,9 +223,9 @@ def kv_heads_are_tiled(patch: pytest.MonkeyPatch) -> None:
     def tiled(x: Tensor, heads: int) -> Tensor:
         return x.repeat(1, heads // x.shape[1], 1, 1)
 
-    patch.setattr(importlib.import_module("attnzoo.ops.attend"), "share_kv", tiled)
+    patch.setattr(importlib.import_module("attnzoo.ops.eager"), "share_kv", tiled)
     patch.setattr(
-        importlib.import_module("attnzoo.ops.attend").F,
+        importlib.import_module("attnzoo.ops.sdpa").F,
         "scaled_dot_product_attention",
         lambda q, k, v, *, enable_gqa, **how: sdpa(q, tiled(k, q.shape[1]), tiled(v, q.shape[1]), **how),
     )
