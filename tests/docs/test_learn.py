@@ -61,7 +61,7 @@ def calls(page: Path) -> list[str]:
 
 @pytest.fixture
 def run() -> Iterator[Callable[[Path], int]]:
-    """Runs a page and tells how many figures pyplot then holds; leaves no figure and no random state behind."""
+    """Runs a page and tells how many figures pyplot then holds; leaves no figure, no random state and no way of printing behind."""
     backend, before = matplotlib.get_backend(), np.random.get_state()
 
     def run(page: Path) -> int:
@@ -70,7 +70,7 @@ def run() -> Iterator[Callable[[Path], int]]:
 
     matplotlib.use("agg")
     try:
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), np.printoptions():
             yield run
     finally:
         plt.close("all")
