@@ -61,7 +61,10 @@ def calls(page: Path) -> list[str]:
 
 @pytest.fixture
 def run() -> Iterator[Callable[[Path], int]]:
-    """Runs a page and tells how many figures pyplot then holds; leaves no figure, no random state and no way of printing behind."""
+    """Runs a page and tells how many figures pyplot then holds.
+
+    It leaves no figure, no random state and no way of printing behind.
+    """
     backend, before = matplotlib.get_backend(), np.random.get_state()
 
     def run(page: Path) -> int:
