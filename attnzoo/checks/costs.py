@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import FlopCounterMode
 
+from attnzoo import counting
 from attnzoo.checks.evidence import Evidence
 from attnzoo.checks.lab import Lab
 from attnzoo.checks.law import cached, law
@@ -97,16 +97,4 @@ def decode(lab: Lab, see: Evidence) -> None:
 
 def flops(layer: Any, x: Tensor, **asked: Any) -> int:
     """The operations of a forward pass, in matrix products and in torch's fused kernels."""
-    with torch.no_grad(), FlopCounterMode(display=False, custom_mapping=_FUSED) as counter:
-        layer(x, **asked)
-    return int(counter.get_total_flops())
-
-
-def _fused_flops(q: Any, k: Any, v: Any, *_: Any, **__: Any) -> int:
-    """Of q (b, h, t, d), k (b, g, s, d) and v (b, g, s, e): two products over all pairs, as torch counts its others."""
-    (b, h, t, d), s, e = q, k[2], v[3]
-    return int(2 * b * h * t * s * (d + e))
-
-
-# torch's counter knows the fused kernels of the GPU. That of the CPU it takes for nothing at all.
-_FUSED = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _fused_flops}
+    return counting.flops(lambda: layer(x, **asked))
