@@ -63,7 +63,7 @@ def calls(page: Path) -> list[str]:
 def run() -> Iterator[Callable[[Path], int]]:
     """Runs a page and tells how many figures pyplot then holds.
 
-    It leaves no figure, no random state and no way of printing behind.
+    It leaves no figure and no random state behind.
     """
     backend, before = matplotlib.get_backend(), np.random.get_state()
 
@@ -73,7 +73,7 @@ def run() -> Iterator[Callable[[Path], int]]:
 
     matplotlib.use("agg")
     try:
-        with torch.random.fork_rng(devices=[]), np.printoptions():
+        with torch.random.fork_rng(devices=[]):
             yield run
     finally:
         plt.close("all")
