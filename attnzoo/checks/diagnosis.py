@@ -28,14 +28,15 @@ from attnzoo.checks.faults.kinds import (
 )
 from attnzoo.checks.faults.specimen import Specimen
 from attnzoo.checks.lab import Lab, option_cases
-from attnzoo.checks.questions import QUESTIONS, Answer, Witness, ask
+from attnzoo.checks.questions import QUESTIONS, Answer, Question, Witness
 from attnzoo.variant import Variant
 
 # Differences below this share are rounding.
 ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-5, torch.bfloat16: 0.06, torch.float16: 0.01}
 
-# A layer farther than this from every fault, in the mean over all questions, looks like none that we know.
-FAR = 0.05
+# A layer looks like the nearest fault when it differs from it by no more than FAR, in the mean over all it is asked, or
+# when the fault leaves no more than this share of what sets the layer apart from a sound one unexplained.
+FAR, UNEXPLAINED = 0.05, 0.25
 
 # How many more answers are heard for the sake of a runner-up.
 PATIENCE = 1500
@@ -60,7 +61,7 @@ class Diagnosis:
     """The planted fault that a layer looks like most.
 
     fault: its id, "" where none is near enough    truth: what is wrong, in one line
-    residual: the mean difference over all questions, 0 for the very fault, 1 for nothing in common
+    residual: the mean difference over all it is asked, 0 for the very fault, 1 for nothing in common
     runner_up, runner_up_residual: the next one    reason: why no fault is named, where none is
     """
 
@@ -91,16 +92,21 @@ def diagnose(variant: Variant, device: torch.device, seed: int = 0) -> Diagnosis
         "": Specimen,
         **{fault.id: fault.layer for fault in FAULTS if _possible(fault.layer, features(variant, definitions[0]))},
     }
+    questions = {name: question for name, question in QUESTIONS.items() if question.applies(variant)}
     candidates = {
-        name: interview([_planted(lab, definition, kind) for lab, definition in zip(labs, definitions, strict=True)])
+        name: interview(
+            questions, [_planted(lab, definition, kind) for lab, definition in zip(labs, definitions, strict=True)]
+        )
         for name, kind in kinds.items()
     }
-    nearest = _nearest(interview([_suspect(lab) for lab in labs]), candidates)
+    suspect = interview(questions, [_suspect(lab) for lab in labs])
+    far = max(FAR, UNEXPLAINED * _residual(suspect, candidates[""]))
+    nearest = _nearest(suspect, candidates, far)
     best, residual = nearest[0]
     if not best:
         why = "it answers as a sound layer does" if residual == 0 else "it is nearer to a sound layer than to any"
         return Diagnosis(residual=residual, reason=why)
-    if residual > FAR:
+    if residual > far:
         why = f"the nearest, {best}, is off by {residual:.3f} in the mean"
         return Diagnosis(residual=residual, runner_up=best, runner_up_residual=residual, reason=why)
     truth = next(fault.truth for fault in FAULTS if fault.id == best)
@@ -124,7 +130,13 @@ class Interview:
         return self._answers[number]
 
 
-def _nearest(suspect: Interview, candidates: dict[str, Interview]) -> list[tuple[str, float]]:
+def _residual(suspect: Interview, candidate: Interview) -> float:
+    """The mean difference of all answers."""
+    total = len(suspect.asked)
+    return sum(_difference(candidate.answer(number), suspect.answer(number)) for number in range(total)) / total
+
+
+def _nearest(suspect: Interview, candidates: dict[str, Interview], far: float) -> list[tuple[str, float]]:
     """The nearest candidate and the one after it, with their mean difference; only one where it is sound or far.
 
     Best first: the one that differs least so far is asked the next question, so that most are never asked many. The
@@ -144,7 +156,7 @@ def _nearest(suspect: Interview, candidates: dict[str, Interview]) -> list[tuple
             found.append(
                 min(((other, so_far / -heard) for so_far, heard, _, other in queue if heard), key=itemgetter(1))
             )
-        elif not found and off > FAR * total:
+        elif not found and off > far * total:
             found.append((name, off / number))
             break
         else:
@@ -167,11 +179,11 @@ def _difference(one: Answer, other: Answer) -> float:
     return 0.0 if off < ROUNDING.get(one.dtype, 0.0) else min(1.0, 0.001 + off)
 
 
-def interview(witnesses: Sequence[Witness]) -> Interview:
+def interview(questions: dict[str, Question], witnesses: Sequence[Witness]) -> Interview:
     """Every question to the first witness, who stands for the default case, and the short list to the others."""
     first, *others = witnesses
-    asked = [functools.partial(ask, first, question) for question in QUESTIONS.values()]
-    asked += [functools.partial(ask, witness, QUESTIONS[name]) for name in SHORT for witness in others]
+    asked = [functools.partial(question, first) for question in questions.values()]
+    asked += [functools.partial(questions[name], witness) for name in SHORT if name in questions for witness in others]
     return Interview(asked)
 
 

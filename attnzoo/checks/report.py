@@ -148,12 +148,13 @@ class Report:
 
     @property
     def holding(self) -> str:
-        """What still holds, by theme."""
-        themes: dict[str, list[Outcome]] = {}
+        """What still holds, by theme; a theme of which no law applies is not told."""
+        themes: dict[str, set[Outcome]] = {}
         for result in self.results:
-            themes.setdefault(result.law.partition(".")[0], []).append(result.outcome)
-        whole = [theme for theme, outcomes in themes.items() if set(outcomes) <= {"passed", "not-applicable", "known"}]
-        return f"what still holds: {self.counts['passed']} laws, all of {', '.join(whole) or 'no theme'}"
+            themes.setdefault(result.law.partition(".")[0], set()).add(result.outcome)
+        whole = [theme for theme, outcomes in themes.items() if outcomes - {"not-applicable", "known"} == {"passed"}]
+        passed = self.counts["passed"]
+        return f"what still holds: {passed} law{'s' * (passed != 1)}, all of {', '.join(whole) or 'no theme'}"
 
     def table(self) -> Table:
         """A row a law: outcome, how much was tried, and how close it came to its budget."""

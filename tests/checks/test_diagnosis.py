@@ -6,8 +6,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 import attnzoo
+from attnzoo import oracle
 from attnzoo.checks.diagnosis import diagnose, features
 from attnzoo.checks.faults import FAULTS, SOUND
 from attnzoo.checks.faults.heads import HeadsTiled
@@ -21,6 +24,7 @@ from attnzoo.checks.faults.kinds import (
 from attnzoo.checks.faults.scores import SoftmaxEpsilon
 from attnzoo.checks.faults.specimen import Specimen
 from attnzoo.checks.questions import QUESTIONS
+from attnzoo.errors import Unsupported
 
 CPU = torch.device("cpu")
 HEADS = {"d_model": 24, "heads": 6, "kv_heads": 3, "head_dim": 10}
@@ -67,6 +71,56 @@ def test_a_plain_fault_is_named_in_a_layer_that_has_more(
         name="suspect", build=build, summary="A suspect.", traits=traits, oracle=as_oracle, cases=[{**HEADS, **more}]
     )
     assert diagnose(suspect, CPU, seed=3).fault == id
+
+
+class Modest(nn.Module):
+    """A causal layer by another hand that takes tokens and nothing else; its key-value heads are shared wrongly."""
+
+    def __init__(self, *, d_model: int, heads: int, kv_heads: int) -> None:
+        super().__init__()
+        self.heads, self.kv_heads, self.head_dim = heads, kv_heads, d_model // heads
+        self.q, self.out = (nn.Linear(d_model, d_model, bias=False) for _ in range(2))
+        self.k, self.v = (nn.Linear(d_model, kv_heads * self.head_dim, bias=False) for _ in range(2))
+
+    def forward(self, x: Tensor, context: Tensor | None = None, **asked: object) -> Tensor:
+        if context is not None or any(value is not None and value is not False for value in asked.values()):
+            raise Unsupported("this layer takes x and nothing else")
+        q, k, v = (project(x).unflatten(2, (-1, self.head_dim)).transpose(1, 2) for project in (self.q, self.k, self.v))
+        k, v = (part.repeat(1, self.heads // self.kv_heads, 1, 1) for part in (k, v))
+        mixed: Tensor = self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
+        return mixed
+
+
+def modest_oracle(layer: Modest) -> oracle.Layer:
+    params = {name: weight.detach().double().cpu().numpy() for name, weight in layer.named_parameters()}
+    return oracle.Layer(params, heads=layer.heads, kv_heads=layer.kv_heads, head_dim=layer.head_dim)
+
+
+def test_a_layer_that_claims_little_is_asked_for_no_more_and_its_fault_is_named() -> None:
+    modest = attnzoo.Variant(
+        name="modest",
+        build=Modest,
+        summary="Tokens and nothing else.",
+        traits=attnzoo.Traits(causal="always", mask=False, key_mask=False, weights=False),
+        oracle=modest_oracle,
+        cases=[{"d_model": 24, "heads": 4, "kv_heads": 2}],
+    )
+    assert diagnose(modest, CPU, seed=3).fault == "heads.tiled"
+    asked = [question for question in QUESTIONS.values() if question.applies(modest)]
+    assert not {"mask", "padded_left", "steps", "context", "documents", "weights", "kernels", "matrix"} & {
+        question.name for question in asked
+    }
+
+
+def test_a_layer_that_breaks_when_its_claims_are_looked_at_is_asked() -> None:
+    liar = attnzoo.Variant(
+        name="liar",
+        build=Modest,
+        summary="Claims a cache and has none.",
+        traits=attnzoo.Traits(cache="kv"),
+        cases=[{"d_model": 24, "heads": 4, "kv_heads": 2}],
+    )
+    assert QUESTIONS["grown"].applies(liar)
 
 
 def test_a_layer_has_the_features_of_its_definition() -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from attnzoo.checks.questions import building, caches, calls, conduct, kinds, masks, places, training
-from attnzoo.checks.questions.witness import Answer, Question, Witness, ask
+from attnzoo.checks.questions.witness import Answer, Question, Witness
 
-__all__ = ["QUESTIONS", "Answer", "Witness", "ask"]
+__all__ = ["QUESTIONS", "Answer", "Question", "Witness"]
 
 # The costly ones last: by then few faults are left that have to answer them.
 QUESTIONS: dict[str, Question] = {
-    question.__name__: question
+    question.name: question
     for question in (
         calls.plain, training.gradient, calls.weights, masks.mask, masks.padded_left, masks.mask_of_floats,
         caches.steps, calls.long, kinds.window_of_one, kinds.window_of_two, kinds.window_of_all,

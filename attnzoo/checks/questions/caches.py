@@ -7,17 +7,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnzoo.checks.questions.witness import Witness, taken
+from attnzoo.checks import law
+from attnzoo.checks.questions.witness import Witness, question, taken
 
 
+@question(law.cached)
 def steps(w: Witness) -> Any:
     return fed(w, w.layer().new_cache(3, 7), w.tokens(), [3, 1, 1, 1, 1])
 
 
+@question(law.cached)
 def chunks(w: Witness) -> Any:
     return fed(w, w.layer().new_cache(3, 7), w.tokens(), [3, 4])
 
 
+@question(law.cached)
 def steps_after_reset(w: Witness) -> Any:
     cache = w.layer().new_cache(3, 7)
     fed(w, cache, w.tokens(draw=1), [4, 1])
@@ -25,6 +29,7 @@ def steps_after_reset(w: Witness) -> Any:
     return fed(w, cache, w.tokens(), [3, 1, 3])
 
 
+@question(law.cached)
 def steps_after_crop(w: Witness) -> Any:
     cache = w.layer().new_cache(3, 9)
     fed(w, cache, torch.cat([w.tokens()[:, :3], w.tokens(draw=1)[:, 3:6]], dim=1), [6])
@@ -32,6 +37,7 @@ def steps_after_crop(w: Witness) -> Any:
     return fed(w, cache, w.tokens()[:, 3:], [1, 3])
 
 
+@question(law.cached)
 def steps_after_reorder(w: Witness) -> Any:
     cache = w.layer().new_cache(3, 7)
     fed(w, cache, w.tokens()[:, :6], [6])
@@ -39,6 +45,7 @@ def steps_after_reorder(w: Witness) -> Any:
     return fed(w, cache, w.tokens()[:, 6:], [1])
 
 
+@question(law.cached)
 def steps_in_turn(w: Witness) -> Any:
     one, two = w.layer().new_cache(3, 7), w.layer().new_cache(3, 7)
     x, other = w.tokens(), w.tokens(draw=1)
@@ -46,6 +53,7 @@ def steps_in_turn(w: Witness) -> Any:
     return torch.cat(turns, dim=1)
 
 
+@question(law.cached, law.padded)
 def steps_padded(w: Witness) -> Any:
     real = w.lab.padding([7, 5, 4], 7, left=True)
     cache, x = w.layer().new_cache(3, 7), w.tokens()
@@ -53,29 +61,34 @@ def steps_padded(w: Witness) -> Any:
     return torch.cat([w.layer()(x[:, a:e], cache=cache, key_mask=real[:, :e]) for a, e in parts], dim=1)
 
 
+@question(law.cached, law.weights)
 def step_weights(w: Witness) -> Any:
     cache = w.layer().new_cache(3, 7)
     w.layer()(w.tokens()[:, :5], cache=cache)
     return w.layer()(w.tokens()[:, 5:], cache=cache, need_weights=True)[1]
 
 
+@question(law.cached)
 def step_gradient(w: Witness) -> Any:
     cache, x = w.layer().new_cache(3, 7), w.tokens().requires_grad_()
     w.layer()(x[:, :3], cache=cache)
     return torch.autograd.grad(w.layer()(x[:, 3:], cache=cache).sum(), x)[0]
 
 
+@question(law.cached)
 def cache_bytes(w: Witness) -> Any:
     cache = w.layer(torch.bfloat16).new_cache(3, 9)
     w.layer(torch.bfloat16)(w.tokens(t=4, dtype=torch.bfloat16), cache=cache)
     return f"{cache.length} tokens, {cache.nbytes} bytes"
 
 
+@question(law.cached)
 def cache_overflow(w: Witness) -> Any:
     cache = w.layer().new_cache(3, 5)
     return taken(lambda: w.layer()(w.tokens(), cache=cache))
 
 
+@question(law.cached, law.padded)
 def cache_refusal(w: Witness) -> Any:
     cache = w.layer().new_cache(3, 9)
     w.layer()(w.tokens()[:, :4], cache=cache)

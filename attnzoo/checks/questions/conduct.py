@@ -8,14 +8,17 @@ from typing import Any
 import torch
 from torch import nn
 
+from attnzoo.checks import law
 from attnzoo.checks.lab import Randomness
-from attnzoo.checks.questions.witness import Witness, fact, taken
+from attnzoo.checks.questions.witness import Witness, fact, question, taken
 
 
+@question()
 def input_type(w: Witness) -> Any:
     return taken(lambda: w.layer()(w.tokens(dtype=torch.float32)))
 
 
+@question(law.masked)
 def input_kept(w: Witness) -> Any:
     x, rows = w.tokens(), w.lab.mask(7, 7)
     kept, kept_rows = x.clone(), rows.clone()
@@ -23,6 +26,7 @@ def input_kept(w: Witness) -> Any:
     return f"tokens {fact(torch.equal(x, kept))}, mask {fact(torch.equal(rows, kept_rows))}"
 
 
+@question()
 def repeatable(w: Witness) -> Any:
     layer = w.make(torch.float64)
     torch.manual_seed(5)  # not the seed that a careless layer would set
@@ -37,29 +41,34 @@ def repeatable(w: Witness) -> Any:
     return f"random {moved}, seed {torch.initial_seed()}, repeats {off:.0e}"
 
 
+@question()
 def instances(w: Witness) -> Any:
     one, two = w.make(torch.float64), w.make(torch.float64)
     mine = {values.data_ptr() for values in one.parameters()}
     return fact(any(values.data_ptr() in mine for values in two.parameters()))
 
 
+@question()
 def saved(w: Witness) -> Any:
     layer = w.make(torch.float64)
     return fact(len(layer.state_dict()) == len(list(layer.parameters())))
 
 
+@question()
 def copied(w: Witness) -> Any:
     layer = w.make(torch.float64)
     layer(w.tokens().requires_grad_())
     return taken(lambda: copy.deepcopy(layer))
 
 
+@question()
 def cast(w: Witness) -> Any:
     layer = copy.deepcopy(w.layer()).bfloat16().double()
     layer.load_state_dict(w.layer().state_dict())
     return layer(w.tokens())
 
 
+@question()
 def buffers(w: Witness) -> Any:
     layer = copy.deepcopy(w.layer())
     with torch.no_grad():
@@ -68,6 +77,7 @@ def buffers(w: Witness) -> Any:
     return layer(w.tokens())
 
 
+@question()
 def hooks(w: Witness) -> Any:
     layer, seen = copy.deepcopy(w.layer()), set()
     owners = {name: module for name, module in layer.named_modules() if any(True for _ in module.parameters(False))}
@@ -77,12 +87,14 @@ def hooks(w: Witness) -> Any:
     return fact(seen == set(owners))
 
 
+@question()
 def under_autocast(w: Witness) -> Any:
     x = w.tokens(dtype=torch.float32)
     with torch.autocast(x.device.type, dtype=torch.bfloat16):
         return taken(lambda: w.layer(torch.float32)(x))
 
 
+@question()
 def seeded(w: Witness) -> Any:
     drawn = []
     for seed in (1, 1, 2):

@@ -1,4 +1,4 @@
-"""Questions about windows, rings, documents, scores and kernels; a layer without these answers by its error."""
+"""Questions about windows, rings, documents, scores, kernels and costs."""
 
 from __future__ import annotations
 
@@ -7,57 +7,83 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attnzoo.checks import law
 from attnzoo.checks.costs import flops, kept
 from attnzoo.checks.questions.caches import fed
-from attnzoo.checks.questions.witness import Witness, fact, taken
+from attnzoo.checks.questions.witness import Witness, fact, question, taken
 from attnzoo.errors import ConfigError, Unsupported
+from attnzoo.variant import Variant
 
 
-def _only(holds: bool, word: str) -> None:
-    """A question that is for layers of a kind; the others answer all alike."""
-    if not holds:
-        raise LookupError(f"has no {word}")
+def ordered(variant: Variant) -> str | None:
+    """The order of the tokens shows, and no parameter makes it."""
+    return None if variant.traits.positions == "index" else "adds nothing for the order of the tokens"
+
+
+def sunk(variant: Variant) -> str | None:
+    """Its sinks are a parameter of that name."""
+    return None if hasattr(variant.build(**variant.cases[0]), "sinks") else "has no sinks"
+
+
+def linear_memory(variant: Variant) -> str | None:
+    """What it keeps grows in proportion to the tokens."""
+    return None if variant.traits.memory == "linear" else "makes no such promise"
+
+
+def linear_work(variant: Variant) -> str | None:
+    """What it computes grows in proportion to the tokens."""
+    return None if variant.traits.work == "linear" else "makes no such promise"
 
 
 # Windows and rings.
 
 
+@question(law.option("window"), law.weights)
 def window_of_one(w: Witness) -> Any:
     return w.layer(window=1)(w.tokens(), need_weights=True)[1]
 
 
+@question(law.option("window"))
 def window_of_two(w: Witness) -> Any:
     return w.layer(window=2)(w.tokens())
 
 
+@question(law.option("window"))
 def window_of_all(w: Witness) -> Any:
     return w.layer(window=7)(w.tokens())
 
 
+@question(law.option("window"))
 def window_far(w: Witness) -> Any:
     return w.layer(window=1000)(w.tokens())
 
 
+@question(law.option("window"), law.option("causal"))
 def window_both_ways(w: Witness) -> Any:
     return w.layer(window=3, causal=False)(w.tokens())
 
 
+@question(law.option("window"))
 def window_by_place(w: Witness) -> Any:
     return w.layer(window=3)(w.tokens(), positions=torch.arange(7, device=w.lab.device) * 5)
 
 
+@question(law.option("window"))
 def window_of_none(w: Witness) -> Any:
     return taken(lambda: w.make(torch.float64, redrawn=False, window=0))
 
 
+@question(law.ring)
 def ring_steps(w: Witness) -> Any:
     return fed(w, w.layer(window=4).new_cache(2, 17), w.tokens(t=17, b=2), [6] + 11 * [1], window=4)
 
 
+@question(law.ring)
 def ring_chunks(w: Witness) -> Any:
     return fed(w, w.layer(window=4).new_cache(2, 17), w.tokens(t=17, b=2), [3, 3, 8, 1, 2], window=4)
 
 
+@question(law.ring)
 def ring_bytes(w: Witness) -> Any:
     layer, told = w.layer(window=4), []
     cache, x = layer.new_cache(2, 17), w.tokens(t=17, b=2)
@@ -67,6 +93,7 @@ def ring_bytes(w: Witness) -> Any:
     return "; ".join(told)
 
 
+@question(law.ring, law.padded)
 def ring_padded(w: Witness) -> Any:
     layer, real = w.layer(window=4), w.lab.padding([12, 9, 5], 12, left=True)
     cache, x = layer.new_cache(3, 12), w.tokens(t=12)
@@ -74,6 +101,7 @@ def ring_padded(w: Witness) -> Any:
     return torch.cat([layer(x[:, a:e], cache=cache, key_mask=real[:, :e]) for a, e in parts], dim=1)
 
 
+@question(law.ring, law.croppable)
 def ring_crop(w: Witness) -> Any:
     layer, x = w.layer(window=4), w.tokens(t=12)
     cache = layer.new_cache(3, 15, rollback=3)
@@ -82,12 +110,14 @@ def ring_crop(w: Witness) -> Any:
     return fed(w, cache, x[:, 9:], [1, 2], window=4)
 
 
+@question(law.ring)
 def ring_crop_far(w: Witness) -> Any:
     cache = w.layer(window=4).new_cache(3, 15)
     fed(w, cache, w.tokens(t=12), [12], window=4)
     return taken(lambda: cache.crop(3))
 
 
+@question(law.ring)
 def ring_reorder(w: Witness) -> Any:
     cache, x = w.layer(window=4).new_cache(3, 12), w.tokens(t=12)
     fed(w, cache, x[:, :9], [9], window=4)
@@ -95,6 +125,7 @@ def ring_reorder(w: Witness) -> Any:
     return fed(w, cache, x[:, 9:], [1, 2], window=4)
 
 
+@question(law.ring)
 def ring_reset(w: Witness) -> Any:
     cache = w.layer(window=4).new_cache(3, 12)
     fed(w, cache, w.tokens(t=12), [12], window=4)
@@ -102,18 +133,21 @@ def ring_reset(w: Witness) -> Any:
     return f"{cache.length} tokens, {cache.nbytes} bytes"
 
 
+@question(law.growing)
 def grown(w: Witness) -> Any:
     cache = w.layer().new_cache(1)
     y = fed(w, cache, w.tokens(t=70, b=1), [3, 20, *[1] * 20, 21, *[1] * 6])
     return y if cache.nbytes else "nothing held"
 
 
+@question(law.growing)
 def grown_bytes(w: Witness) -> Any:
     cache = w.layer().new_cache(1)
     fed(w, cache, w.tokens(t=9, b=1), [9])
     return f"{cache.length} tokens, {cache.nbytes} bytes"
 
 
+@question(law.cached, law.masked)
 def steps_masked(w: Witness) -> Any:
     layer, rows = w.layer(), w.lab.mask(7, 7)
     cache, x = layer.new_cache(3, 7), w.tokens()
@@ -124,31 +158,38 @@ def steps_masked(w: Witness) -> Any:
 # Documents.
 
 
+@question(law.documents)
 def documents(w: Witness) -> Any:
     return w.layer()(w.tokens(t=17), document=w.lab.documents(3, 17))
 
 
+@question(law.documents)
 def documents_of_two_halves(w: Witness) -> Any:
     halves = torch.tensor([4, 4, 4, 9, 9, 9, 9], device=w.lab.device).expand(3, 7)
     return w.layer()(w.tokens(), document=halves)
 
 
+@question(law.documents)
 def documents_of_one(w: Witness) -> Any:
     return w.layer()(w.tokens(), document=torch.ones(3, 7, dtype=torch.long, device=w.lab.device))
 
 
+@question(law.documents)
 def documents_below_zero(w: Witness) -> Any:
     return w.layer()(w.tokens(), document=-w.lab.documents(3, 7) - 1)
 
 
+@question(law.documents, law.masked)
 def documents_masked(w: Witness) -> Any:
     return w.layer()(w.tokens(t=17), document=w.lab.documents(3, 17), mask=w.lab.mask(17, 17))
 
 
+@question(law.documents, law.weights)
 def documents_weights(w: Witness) -> Any:
     return w.layer()(w.tokens(t=17), document=w.lab.documents(3, 17), need_weights=True)[1]
 
 
+@question(law.documents)
 def documents_of_floats(w: Witness) -> Any:
     return taken(lambda: w.layer()(w.tokens(), document=w.lab.documents(3, 7).double()))
 
@@ -156,38 +197,46 @@ def documents_of_floats(w: Witness) -> Any:
 # Scores.
 
 
+@question(law.option("softcap"), law.weights)
 def small_cap(w: Witness) -> Any:
     return w.layer(softcap=0.5)(w.tokens(), need_weights=True)[1]
 
 
+@question(law.option("softcap"), law.masked)
 def small_cap_masked(w: Witness) -> Any:
     return w.layer(softcap=0.5)(w.tokens(), mask=w.lab.mask(7, 7))
 
 
+@question(law.option("softcap"))
 def small_cap_gradient(w: Witness) -> Any:
     x = w.tokens().requires_grad_()
     return torch.autograd.grad(w.layer(softcap=0.5)(x), x, w.tokens(draw=2))[0]
 
 
+@question(law.option("softcap"))
 def far_cap(w: Witness) -> Any:
     return w.layer(softcap=1e6)(w.tokens())
 
 
+@question(law.option("softcap"))
 def cap_of_none(w: Witness) -> Any:
     return taken(lambda: w.make(torch.float64, redrawn=False, softcap=0.0))
 
 
+@question(sunk)
 def sinks_gradient(w: Witness) -> Any:
     layer = w.make(torch.float64)
     return torch.autograd.grad((layer(w.tokens()) * w.tokens(draw=2)).sum(), layer.sinks)[0]
 
 
+@question(sunk)
 def sinks_gradient_with_weights(w: Witness) -> Any:
     layer = w.make(torch.float64)
     y = layer(w.tokens(), need_weights=True)[0]
     return torch.autograd.grad((y * w.tokens(draw=2)).sum(), layer.sinks)[0]
 
 
+@question(sunk)
 def sinks_of_three(w: Witness) -> Any:
     """Under a small cap too, where the layer takes one."""
     more: dict[str, Any] = {"softcap": 1.0} if "softcap" in (w.lab.variant.options or {}) else {}
@@ -197,9 +246,9 @@ def sinks_of_three(w: Witness) -> Any:
     return layer(w.tokens())
 
 
+@question(ordered, law.weights, law.option("heads"), law.option("head_dim"))
 def equal_tokens(w: Witness) -> Any:
     """The weights among equal tokens, of 12 heads: what the order of the tokens adds shows, and no parameter does."""
-    _only(w.lab.variant.traits.positions == "index", "order")
     shared = {"kv_heads": 2} if "kv_heads" in (w.lab.variant.options or {}) else {}
     layer = w.make(torch.float64, redrawn=False, heads=12, head_dim=4, **shared)
     return layer(w.tokens(t=1, b=1).expand(1, 6, -1), need_weights=True)[1]
@@ -208,9 +257,9 @@ def equal_tokens(w: Witness) -> Any:
 # Kernels and costs.
 
 
+@question(law.option("backend"), law.masked, law.padded)
 def kernels(w: Witness) -> Any:
     """Whether the kernels that the layer offers agree with its definition, and name themselves where they refuse."""
-    _only("backend" in (w.lab.variant.options or {}), "backend")
     more = {} if w.lab.window is None else {"window": 4}
     said = []
     for how, asked in {"plain": {}, "padded": {"key_mask": w.lab.padding([17, 11], 17, left=True)}}.items():
@@ -250,6 +299,7 @@ def _with_gradient(layer: Any, w: Witness, asked: dict[str, Tensor]) -> tuple[Te
     return y.detach(), torch.autograd.grad(y, x, w.tokens(t=17, b=2, draw=2))[0]
 
 
+@question(law.staged)
 def fewer_queries(w: Witness) -> Any:
     more = {} if w.lab.window is None else {"window": 4}
     layer = w.layer(**more)
@@ -257,9 +307,9 @@ def fewer_queries(w: Witness) -> Any:
     return layer.attend(q[:, :, -5:], k, v)
 
 
+@question(law.option("backend"), law.staged)
 def half_kernels(w: Witness) -> Any:
     """Whether the layer's own choice errs more than its definition in a half type."""
-    _only("backend" in (w.lab.variant.options or {}), "backend")
     more = {} if w.lab.window is None else {"window": 16}
     fast, plain = (w.layer(torch.bfloat16, **more, backend=word) for word in ("auto", _definition(w)))
     q, k, v = (stage.detach() for stage in plain.project((6 * w.tokens(t=129, b=1)).bfloat16()))
@@ -269,22 +319,23 @@ def half_kernels(w: Witness) -> Any:
     return fact(off <= 2 * allowed + 1e-3)
 
 
+@question(law.option("window"), linear_memory)
 def memory(w: Witness) -> Any:
-    """Whether twice the tokens keep about twice the bytes, asked of windows, which promise it."""
-    _only(w.lab.window is not None and w.lab.variant.traits.memory == "linear", "such promise")
+    """Whether twice the tokens keep about twice the bytes, asked of windows that promise it."""
     layer = w.layer(torch.float32, window=16)
     half, whole = (kept(layer, w.tokens(t, 1, torch.float32))[0] for t in (512, 1024))
     return fact(whole <= 2.2 * half)
 
 
+@question(law.option("window"), linear_work)
 def work(w: Witness) -> Any:
-    """Whether twice the tokens take about twice the operations, asked of windows, which promise it."""
-    _only(w.lab.window is not None and w.lab.variant.traits.work == "linear", "such promise")
+    """Whether twice the tokens take about twice the operations, asked of windows that promise it."""
     layer = w.layer(torch.float32, window=16)
     half, whole = (flops(layer, w.tokens(t, 1, torch.float32)) for t in (256, 512))
     return fact(whole <= 2.2 * half)
 
 
+@question(law.cached)
 def work_of_a_step(w: Witness) -> Any:
     layer, steps = w.layer(torch.float32), []
     for t in (64, 128):

@@ -7,80 +7,99 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnzoo.checks.questions.witness import Witness, fact, taken
+from attnzoo.checks import law
+from attnzoo.checks.questions.witness import Witness, fact, question, taken
 
 
+@question(law.masked)
 def mask(w: Witness) -> Any:
     return w.layer()(w.tokens(), mask=w.lab.mask(7, 7))
 
 
+@question(law.masked)
 def mask_per_sample(w: Witness) -> Any:
     return w.layer()(w.tokens(), mask=w.lab.mask(3, 1, 7, 7))
 
 
+@question(law.masked)
 def mask_per_head(w: Witness) -> Any:
     return w.layer()(w.tokens(), mask=w.lab.mask(3, w.heads, 7, 7))
 
 
+@question(law.masked)
 def mask_of_all(w: Witness) -> Any:
     return w.layer()(w.tokens(), mask=torch.ones(7, 7, dtype=torch.bool, device=w.lab.device))
 
 
+@question(law.masked)
 def mask_of_floats(w: Witness) -> Any:
     return w.layer()(w.tokens(), mask=2 * w.lab.normal(7, 7, draw=3))
 
 
+@question(law.masked)
 def mask_of_floats_per_head(w: Witness) -> Any:
     return w.layer()(w.tokens(), mask=2 * w.lab.normal(3, w.heads, 7, 7, draw=3))
 
 
+@question(law.masked)
 def mask_gradient(w: Witness) -> Any:
     given = (2 * w.lab.normal(7, 7, draw=3)).requires_grad_()
     return torch.autograd.grad(w.layer()(w.tokens(), mask=given).sum(), given)[0]
 
 
+@question(law.masked)
 def mask_of_minus_infinity(w: Witness) -> Any:
     allowed = w.lab.mask(7, 7)
     return w.layer()(w.tokens(), mask=torch.zeros_like(allowed, dtype=torch.float64).masked_fill(~allowed, -torch.inf))
 
 
+@question(law.masked)
 def mask_in_half(w: Witness) -> Any:
     fine = 256 + w.lab.normal(7, 7).float().abs()
     return w.layer(torch.bfloat16)(w.tokens(dtype=torch.bfloat16), mask=fine)
 
 
+@question(law.masked)
 def mask_of_integers(w: Witness) -> Any:
     return taken(lambda: w.layer()(w.tokens(), mask=torch.ones(7, 7, dtype=torch.long)))
 
 
+@question(law.masked)
 def mask_of_three_axes(w: Witness) -> Any:
     return taken(lambda: w.layer()(w.tokens(), mask=torch.ones(3, 7, 7, dtype=torch.bool)))
 
 
+@question(law.padded)
 def padded_left(w: Witness) -> Any:
     return w.layer()(w.tokens(), key_mask=w.lab.padding([7, 5, 3], 7, left=True))
 
 
+@question(law.padded)
 def padded_right(w: Witness) -> Any:
     return w.layer()(w.tokens(), key_mask=w.lab.padding([4, 7, 2], 7, left=False))
 
 
+@question(law.padded)
 def padded_alone(w: Witness) -> Any:
     return w.layer()(w.tokens(b=1), key_mask=w.lab.padding([5], 7, left=True))
 
 
+@question(law.masked, law.padded)
 def padded_and_masked(w: Witness) -> Any:
     return w.layer()(w.tokens(), mask=w.lab.mask(7, 7), key_mask=w.lab.padding([7, 5, 3], 7, left=True))
 
 
+@question(law.padded)
 def padding_of_integers(w: Witness) -> Any:
     return taken(lambda: w.layer()(w.tokens(), key_mask=torch.ones(3, 7, dtype=torch.long)))
 
 
+@question(law.masked)
 def blind(w: Witness) -> Any:
     return w.layer()(w.tokens(), mask=_blind_row(w))
 
 
+@question(law.masked, law.padded)
 def blind_by_both(w: Witness) -> Any:
     rows = torch.ones(7, 7, dtype=torch.bool, device=w.lab.device)
     rows[2, 3:] = False
@@ -89,11 +108,13 @@ def blind_by_both(w: Witness) -> Any:
     return w.layer()(w.tokens(), mask=rows, key_mask=real)
 
 
+@question(law.masked)
 def blind_gradient(w: Witness) -> Any:
     x = w.tokens().requires_grad_()
     return torch.autograd.grad(w.layer()(x, mask=_blind_row(w)).square().sum(), x)[0]
 
 
+@question(law.staged, law.masked)
 def blind_value_gradient(w: Witness) -> Any:
     q, k, v = (part.detach().requires_grad_() for part in w.layer().project(w.tokens()))
     rows = _blind_row(w)
@@ -107,6 +128,7 @@ def _blind_row(w: Witness) -> Tensor:
     return rows
 
 
+@question(law.padded)
 def behind_padding(w: Witness) -> Any:
     x = w.tokens()
     x[:, 5] = 1e12
@@ -115,6 +137,7 @@ def behind_padding(w: Witness) -> Any:
     return w.layer()(x, key_mask=real)[:, [0, 1, 2, 3, 4, 6]]
 
 
+@question(law.staged, law.padded)
 def behind_overflow(w: Witness) -> Any:
     q, k, v = w.layer(torch.float32).project(w.tokens(dtype=torch.float32))
     real = torch.ones(3, 7, dtype=torch.bool, device=w.lab.device)

@@ -6,43 +6,53 @@ from typing import Any
 
 import torch
 
-from attnzoo.checks.questions.witness import Witness, taken
+from attnzoo.checks import law
+from attnzoo.checks.questions.witness import Witness, question, taken
 
 
+@question()
 def places(w: Witness) -> Any:
     return w.layer()(w.tokens(), positions=torch.arange(7, device=w.lab.device) * 2 + 3)
 
 
+@question()
 def places_per_sample(w: Witness) -> Any:
     steps = torch.arange(1, 4, device=w.lab.device)[:, None] * torch.arange(7, device=w.lab.device)
     return w.layer()(w.tokens(), positions=steps)
 
 
+@question()
 def places_backwards(w: Witness) -> Any:
     return w.layer()(w.tokens(), positions=torch.arange(7, device=w.lab.device).flip(0))
 
 
+@question()
 def places_far(w: Witness) -> Any:
     return w.layer()(w.tokens(), positions=torch.arange(7, device=w.lab.device) + 300_000)
 
 
+@question()
 def places_in_half(w: Witness) -> Any:
     x = w.tokens(dtype=torch.bfloat16)
     return w.layer(torch.bfloat16)(x, positions=torch.arange(7, device=w.lab.device) + 256)
 
 
+@question()
 def places_of_floats(w: Witness) -> Any:
     return taken(lambda: w.layer()(w.tokens(), positions=torch.arange(7.0, device=w.lab.device)))
 
 
+@question(law.cross)
 def context(w: Witness) -> Any:
     return w.layer()(w.tokens(), w.tokens(t=11, draw=1))
 
 
+@question(law.cross)
 def context_of_one(w: Witness) -> Any:
     return taken(lambda: w.layer()(w.tokens(), w.tokens(t=1, draw=1)))
 
 
+@question(law.cross)
 def context_gradient(w: Witness) -> Any:
     other = w.tokens(t=11, draw=1).requires_grad_()
     return torch.autograd.grad(w.layer()(w.tokens(), other).sum(), other)[0]

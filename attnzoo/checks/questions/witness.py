@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from attnzoo.checks.lab import Lab
+from attnzoo.checks.law import Need
+from attnzoo.variant import Variant
 
 # Numbers, or a fact in words.
 Answer = Tensor | str
@@ -27,11 +29,7 @@ class Witness:
     made: dict[Any, Any] = field(default_factory=dict)
 
     def make(self, dtype: torch.dtype, /, *, redrawn: bool = True, **options: Any) -> Any:
-        """A new layer. Options that the variant does not take are not asked for."""
-        takes = self.lab.variant.options
-        strange = [word for word in options if takes is not None and word not in takes]
-        if strange:
-            raise LookupError(f"takes no option {strange[0]}")
+        """A new layer."""
         return self.build(dtype, redrawn=redrawn, **options)
 
     def layer(self, dtype: torch.dtype = torch.float64, /, **options: Any) -> Any:
@@ -51,20 +49,40 @@ class Witness:
         return int(self.lab.case.options.get("heads", 1))
 
 
-# A question's answer is a tensor or a string; `ask` sees to it.
-Question = Callable[[Witness], Any]
+@dataclass(frozen=True)
+class Question:
+    """What a layer is asked. `asks` returns a tensor or a string; `needs` say which variants are asked."""
+
+    asks: Callable[[Witness], Any]
+    needs: Sequence[Need]
+
+    @property
+    def name(self) -> str:
+        """What it asks for, in a word."""
+        return self.asks.__name__
+
+    def applies(self, variant: Variant) -> bool:
+        """Whether a layer of this variant is asked; one that breaks when its claims are looked at is."""
+        try:
+            return not any(need(variant) for need in self.needs)
+        except Exception:
+            return True
+
+    def __call__(self, witness: Witness) -> Answer:
+        """The answer; a refusal or a breakdown is one too, named by its kind."""
+        torch.manual_seed(0)
+        try:
+            answer = self.asks(witness)
+        except Exception as error:
+            return type(error).__name__
+        if isinstance(answer, Tensor):
+            return answer.detach()
+        return answer if isinstance(answer, str) else type(answer).__name__
 
 
-def ask(witness: Witness, question: Question) -> Answer:
-    """The answer; a refusal or a breakdown is one too, named by its kind."""
-    torch.manual_seed(0)
-    try:
-        answer = question(witness)
-    except Exception as error:
-        return type(error).__name__
-    if isinstance(answer, Tensor):
-        return answer.detach()
-    return answer if isinstance(answer, str) else type(answer).__name__
+def question(*needs: Need) -> Callable[[Callable[[Witness], Any]], Question]:
+    """Make a function a question to the variants that meet these needs."""
+    return lambda asks: Question(asks, needs)
 
 
 def fact(holds: bool) -> str:
