@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attnzoo.ops import sdpa
+from attnzoo.ops.heads import join_tokens
 from attnzoo.ops.masks import hide
 from attnzoo.ops.rules import FAR, Rule
 from attnzoo.ops.segments import by_document, scattered
@@ -69,7 +70,7 @@ def band(q: Tensor, k: Tensor, v: Tensor, terms: Terms) -> Tensor:
         )
         if here.start < here.stop
     ]
-    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
+    return join_tokens(parts)
 
 
 def blocks(q: Tensor, k: Tensor, v: Tensor, terms: Terms) -> Tensor:

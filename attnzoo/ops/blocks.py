@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from attnzoo.ops.eager import softmax, without_autocast
+from attnzoo.ops.heads import join_tokens
 from attnzoo.ops.masks import hide, wide_type
 from attnzoo.ops.segments import by_document, scattered
 from attnzoo.ops.terms import Terms
@@ -37,7 +38,7 @@ def run(q: Tensor, k: Tensor, v: Tensor, terms: Terms) -> Tensor:
         cut = slice(reach.start - first * n, reach.stop - first * n)
         near = [piece for part in pieces for piece in part[first:last]]
         mixed.append(recomputed(block, queries, terms.part(here, reach), cut, *near))
-    return torch.cat(mixed, dim=2)
+    return join_tokens(mixed)
 
 
 def block(q: Tensor, terms: Terms, cut: slice, *pieces: Tensor) -> Tensor:

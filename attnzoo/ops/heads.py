@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import torch
 from einops import repeat
 from torch import Tensor, nn
 
@@ -45,6 +48,14 @@ def split_heads(x: Tensor, heads: int) -> Tensor:
 def merge_heads(x: Tensor) -> Tensor:
     """x: (b, h, t, d)    returns: (b, t, h * d)"""
     return x.transpose(1, 2).flatten(2)
+
+
+def join_tokens(parts: Sequence[Tensor]) -> Tensor:
+    """What queries that follow one another gave, as one; it lies in memory as merging the heads wants it, (b, t, h, d).
+
+    parts: (b, h, n, d) each    returns: (b, h, t, d)
+    """
+    return parts[0] if len(parts) == 1 else torch.cat([x.transpose(1, 2) for x in parts], dim=1).transpose(1, 2)
 
 
 def share_kv(x: Tensor, heads: int) -> Tensor:

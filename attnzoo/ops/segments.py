@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from attnzoo.ops.heads import join_tokens
 from attnzoo.ops.terms import Terms
 
 Kernel = Callable[[Tensor, Tensor, Tensor, Terms], Tensor]
@@ -32,7 +33,7 @@ def by_document(kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, terms: Terms) -
         here = slice(start, start + length)
         mixed.append(kernel(q_part, k_part, v_part, alone.part(here, here)))
         start += length
-    return torch.cat(mixed, dim=2)
+    return join_tokens(mixed)
 
 
 def run_lengths(ids: Tensor) -> list[int]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from attnzoo import ops
 from attnzoo.errors import ConfigError
-from attnzoo.ops.heads import check_groups, head_width
+from attnzoo.ops.heads import check_groups, head_width, join_tokens
 from attnzoo.ops.rope import Layout
 
 
@@ -44,6 +44,14 @@ def test_splitting_reads_a_transposed_tensor_by_its_values() -> None:
 def test_merging_reads_an_expanded_tensor_by_its_values() -> None:
     x = numbers(1, 3, 7, 5).expand(2, 3, 7, 5)
     assert torch.equal(ops.merge_heads(x), ops.merge_heads(x.contiguous()))
+
+
+def test_parts_are_joined_token_after_token_and_merged_without_a_copy() -> None:
+    x = numbers(2, 3, 7, 5)
+    joined = join_tokens(x.split([2, 1, 4], dim=2))
+    assert torch.equal(joined, x)
+    assert ops.merge_heads(joined).data_ptr() == joined.data_ptr()
+    assert join_tokens([x]) is x
 
 
 @pytest.mark.parametrize(
