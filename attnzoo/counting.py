@@ -23,11 +23,21 @@ def flops(call: Callable[[], Any]) -> int:
 
 
 def kept(call: Callable[[], Any], *, beside: Iterable[Tensor] = ()) -> int:
-    """Bytes that a call keeps for its backward pass, each storage once. beside: tensors that are there anyway.
+    """Bytes that a call keeps for its backward pass. beside: tensors that are there anyway.
 
     >>> x = torch.ones(5, requires_grad=True)
     >>> kept(lambda: x.exp()), kept(lambda: x + 1)  # the slope of exp is its value, that of a sum is 1
     (20, 0)
+    """
+    return sum(storages(call, beside=beside))
+
+
+def storages(call: Callable[[], Any], *, beside: Iterable[Tensor] = ()) -> list[int]:
+    """The bytes of each storage that a call keeps for its backward pass, however many tensors lie in it.
+
+    >>> x = torch.ones(5, requires_grad=True)
+    >>> storages(lambda: x[:2].exp() * x[2:4].exp())
+    [8, 8]
     """
     own = {tensor.untyped_storage().data_ptr() for tensor in beside}
     held: dict[int, int] = {}
@@ -41,7 +51,7 @@ def kept(call: Callable[[], Any], *, beside: Iterable[Tensor] = ()) -> int:
     with torch.enable_grad(), saved_tensors_hooks(keep, lambda tensor: tensor):
         alive = call()  # until here: a freed storage would give its address to the next one
     del alive
-    return sum(held.values())
+    return list(held.values())
 
 
 def _attention_flops(q: Size, k: Size, v: Size, *rest: Any, out_shape: Any = None, **more: Any) -> int:

@@ -54,17 +54,8 @@ def _lean(lab: Lab) -> Any:
 
 def kept(layer: Any, x: Tensor) -> tuple[int, int]:
     """The bytes of all storages that autograd saves in a call, and of the largest one."""
-    sizes: dict[int, int] = {}
-
-    def keep(saved: Tensor) -> Tensor:
-        storage = saved.untyped_storage()
-        sizes[storage.data_ptr()] = storage.nbytes()
-        return saved
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda saved: saved):
-        y = layer(x.requires_grad_())
-    del y  # alive until here, so that no address came twice
-    return sum(sizes.values()), max(sizes.values(), default=0)
+    sizes = counting.storages(lambda: layer(x.requires_grad_()))
+    return sum(sizes), max(sizes, default=0)
 
 
 @law("cost.work", "C12", needs=[linear_work], cases="default")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 from typing import Literal, overload
 
+import torch
 from torch import Tensor
 
 from attnzoo.errors import ConfigError, InputError, Unsupported, did_you_mean
@@ -124,6 +126,8 @@ def attend(
         "blocks" any scores, block by block, recomputed in the backward pass; "flex" torch's FlexAttention, compiled;
         "auto" the fastest that does what was asked, without compiling. `ops.explain` tells which one and why
 
+    Computed in the type of q, k and v, logits and softmax at least in float32 (C10); autocast changes none of it.
+
     Limit: torch's kernel adds -inf to a logit that a boolean mask blocks, so one that overflows the wide type (beyond
     3e38 in float32) is NaN there, unless no query at all sees its key. Eager has no such limit.
 
@@ -154,13 +158,20 @@ def attend(
         reason = why_not(backend, q, k, terms, need_weights)
         if reason is not None:
             raise Unsupported(f"backend={backend!r} {reason}; use backend='auto' or 'eager'")
-    if name == "eager":
-        mixed, weights = eager.run(q, k, v, terms)
-        return (mixed, weights) if need_weights else mixed
-    return KERNELS[name](q, k, v, terms)
+    with without_autocast(q.device):  # it would take the logits in half precision, by some kernels and not by others
+        if name == "eager":
+            mixed, weights = eager.run(q, k, v, terms)
+            return (mixed, weights) if need_weights else mixed
+        return KERNELS[name](q, k, v, terms)
 
 
 KERNELS = {"sdpa": sdpa.run, "banded": banded.run, "blocks": blocks.run, "flex": flex.run}
+
+
+def without_autocast(device: torch.device) -> AbstractContextManager[object]:
+    """Autocast off where it is on; on the meta device, where only shapes are computed, there is none."""
+    on = device.type != "meta" and torch.is_autocast_enabled(device.type)
+    return torch.autocast(device.type, enabled=False) if on else nullcontext()
 
 
 def choose(q: Tensor, k: Tensor, terms: Terms, need_weights: bool) -> str:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from attnzoo.ops.eager import softmax, without_autocast
+from attnzoo.ops.eager import softmax
 from attnzoo.ops.heads import join_tokens
 from attnzoo.ops.masks import hide, wide_type
 from attnzoo.ops.segments import by_document, scattered
@@ -58,20 +58,19 @@ def block(q: Tensor, terms: Terms, cut: slice, *pieces: Tensor) -> Tensor:
     hidden = None if edge is None or edge == s else ~terms.part(slice(0, n), slice(edge, s)).seen(n, s - edge, q.device)
     if visible is not None and terms.has_mask:
         k, v = hide(k, visible), hide(v, visible)
-    with without_autocast(q.device):
-        grouped = (q.to(wide) * terms.scale).reshape(b, g, h // g * n, d)
-        logits = (grouped @ k.to(wide).mT).reshape(b * h, n, s)
-        if terms.softcap is not None:
-            logits = Cap.apply(logits, terms.softcap, hidden)  # type: ignore[no-untyped-call]
-        logits = logits.view(b, h, n, s)
-        added = terms.added(h, n, s, like=q)
-        if added is not None:
-            logits = logits.add_(added) if terms.softcap is None else logits + added
-        if terms.softcap is None and hidden is not None:
-            logits[..., -hidden.shape[-1] :].masked_fill_(hidden, float("-inf"))
-        weights = F.dropout(softmax(logits, visible, terms.sinks).to(v.dtype), terms.dropout)
-        mixed: Tensor = (weights.reshape(b, g, h // g * n, s) @ v).reshape(b, h, n, v.shape[-1])
-        return mixed
+    grouped = (q.to(wide) * terms.scale).reshape(b, g, h // g * n, d)
+    logits = (grouped @ k.to(wide).mT).reshape(b * h, n, s)
+    if terms.softcap is not None:
+        logits = Cap.apply(logits, terms.softcap, hidden)  # type: ignore[no-untyped-call]
+    logits = logits.view(b, h, n, s)
+    added = terms.added(h, n, s, like=q)
+    if added is not None:
+        logits = logits.add_(added) if terms.softcap is None else logits + added
+    if terms.softcap is None and hidden is not None:
+        logits[..., -hidden.shape[-1] :].masked_fill_(hidden, float("-inf"))
+    weights = F.dropout(softmax(logits, visible, terms.sinks).to(v.dtype), terms.dropout)
+    mixed: Tensor = (weights.reshape(b, g, h // g * n, s) @ v).reshape(b, h, n, v.shape[-1])
+    return mixed
 
 
 class Cap(torch.autograd.Function):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -24,15 +22,14 @@ def run(q: Tensor, k: Tensor, v: Tensor, terms: Terms) -> tuple[Tensor, Tensor]:
     if visible is not None:
         k, v = hide(k, visible), hide(v, visible)
     k, v = share_kv(k, h), share_kv(v, h)
-    with without_autocast(q.device):  # autocast would take the logits in half precision
-        logits = terms.scale * (q.to(wide) @ k.to(wide).mT)  # (b, h, t, s)
-        if terms.softcap is not None:
-            logits = terms.softcap * torch.tanh(logits / terms.softcap)
-        added = terms.added(h, t, s, like=q)
-        if added is not None:
-            logits = logits + added
-        weights = softmax(logits, visible, terms.sinks).to(v.dtype)
-        return F.dropout(weights, terms.dropout) @ v, weights
+    logits = terms.scale * (q.to(wide) @ k.to(wide).mT)  # (b, h, t, s)
+    if terms.softcap is not None:
+        logits = terms.softcap * torch.tanh(logits / terms.softcap)
+    added = terms.added(h, t, s, like=q)
+    if added is not None:
+        logits = logits + added
+    weights = softmax(logits, visible, terms.sinks).to(v.dtype)
+    return F.dropout(weights, terms.dropout) @ v, weights
 
 
 def softmax(logits: Tensor, visible: Tensor | None, sinks: Tensor | None) -> Tensor:
@@ -53,8 +50,3 @@ def softmax(logits: Tensor, visible: Tensor | None, sinks: Tensor | None) -> Ten
         return logits.softmax(dim=-1)
     blind = ~visible.any(dim=-1, keepdim=True)
     return logits.masked_fill(blind, 0.0).softmax(dim=-1).masked_fill(blind, 0.0)
-
-
-def without_autocast(device: torch.device) -> AbstractContextManager[object]:
-    """Autocast off; on the meta device, where only shapes are computed, there is none."""
-    return nullcontext() if device.type == "meta" else torch.autocast(device.type, enabled=False)

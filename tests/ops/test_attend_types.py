@@ -12,6 +12,7 @@ from torch import Tensor
 from attnzoo import ops
 from attnzoo.checks.tolerance import budget, error
 from attnzoo.errors import InputError
+from attnzoo.ops.attend import without_autocast
 
 BACKENDS = pytest.mark.parametrize("backend", ["eager", "sdpa"])
 HALF = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
@@ -99,6 +100,28 @@ def test_a_float64_input_is_computed_in_float64() -> None:
     q, k = values(1.0), values(0.0, 1e-9)
     weights = ops.attend(q, k, k, scale=1.0, need_weights=True)[1].flatten()
     assert float(weights[1] - weights[0]) == pytest.approx(0.5e-9, rel=1e-6)  # in float32, exactly 0
+
+
+@pytest.mark.parametrize("backend", ["auto", "eager", "sdpa", "banded", "blocks"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_autocast_changes_no_kernel(backend: str, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, 2, 4, 130, 8).to(dtype)
+    expected = ops.attend(q, k, v, causal=True, window=8, backend=backend)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        seen = ops.attend(q, k, v, causal=True, window=8, backend=backend)
+    assert seen.dtype is dtype
+    assert torch.equal(seen, expected)
+
+
+def test_autocast_is_off_inside_and_no_matter_on_meta() -> None:
+    x = torch.ones(2, 2)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        with without_autocast(torch.device("cpu")):
+            assert (x @ x).dtype is torch.float32
+        assert (x @ x).dtype is torch.bfloat16
+    with without_autocast(torch.device("meta")):
+        assert (x.to("meta") @ x.to("meta")).shape == (2, 2)
 
 
 def test_autocast_does_not_take_the_logits_in_half_precision() -> None:
