@@ -43,7 +43,7 @@ python_display_short_literal_types = True
 add_module_names = False
 toc_object_entries_show_parents = "hide"
 
-copybutton_prompt_text = r">>> |\.\.\. "
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 
 sphinx_gallery_conf: dict[str, Any] = {
