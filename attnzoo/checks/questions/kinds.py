@@ -7,33 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnzoo.checks import law
-from attnzoo.checks.costs import flops, kept
+from attnzoo.checks import costs, law, places, scores
 from attnzoo.checks.questions.caches import fed
 from attnzoo.checks.questions.witness import Witness, fact, question, taken
 from attnzoo.errors import ConfigError, Unsupported
-from attnzoo.variant import Variant
-
-
-def ordered(variant: Variant) -> str | None:
-    """The order of the tokens shows, and no parameter makes it."""
-    return None if variant.traits.positions == "index" else "adds nothing for the order of the tokens"
-
-
-def sunk(variant: Variant) -> str | None:
-    """Its sinks are a parameter of that name."""
-    return None if hasattr(variant.build(**variant.cases[0]), "sinks") else "has no sinks"
-
-
-def linear_memory(variant: Variant) -> str | None:
-    """What it keeps grows in proportion to the tokens."""
-    return None if variant.traits.memory == "linear" else "makes no such promise"
-
-
-def linear_work(variant: Variant) -> str | None:
-    """What it computes grows in proportion to the tokens."""
-    return None if variant.traits.work == "linear" else "makes no such promise"
-
 
 # Windows and rings.
 
@@ -223,20 +200,20 @@ def cap_of_none(w: Witness) -> Any:
     return taken(lambda: w.make(torch.float64, redrawn=False, softcap=0.0))
 
 
-@question(sunk)
+@question(scores.sunk)
 def sinks_gradient(w: Witness) -> Any:
     layer = w.make(torch.float64)
     return torch.autograd.grad((layer(w.tokens()) * w.tokens(draw=2)).sum(), layer.sinks)[0]
 
 
-@question(sunk)
+@question(scores.sunk)
 def sinks_gradient_with_weights(w: Witness) -> Any:
     layer = w.make(torch.float64)
     y = layer(w.tokens(), need_weights=True)[0]
     return torch.autograd.grad((y * w.tokens(draw=2)).sum(), layer.sinks)[0]
 
 
-@question(sunk)
+@question(scores.sunk)
 def sinks_of_three(w: Witness) -> Any:
     """Under a small cap too, where the layer takes one."""
     more: dict[str, Any] = {"softcap": 1.0} if "softcap" in (w.lab.variant.options or {}) else {}
@@ -246,7 +223,7 @@ def sinks_of_three(w: Witness) -> Any:
     return layer(w.tokens())
 
 
-@question(ordered, law.weights, law.option("heads"), law.option("head_dim"))
+@question(places.indexed, law.weights, law.option("heads"), law.option("head_dim"))
 def equal_tokens(w: Witness) -> Any:
     """The weights among equal tokens, of 12 heads: what the order of the tokens adds shows, and no parameter does."""
     shared = {"kv_heads": 2} if "kv_heads" in (w.lab.variant.options or {}) else {}
@@ -319,19 +296,19 @@ def half_kernels(w: Witness) -> Any:
     return fact(off <= 2 * allowed + 1e-3)
 
 
-@question(law.option("window"), linear_memory)
+@question(law.option("window"), costs.linear_memory)
 def memory(w: Witness) -> Any:
     """Whether twice the tokens keep about twice the bytes, asked of windows that promise it."""
     layer = w.layer(torch.float32, window=16)
-    half, whole = (kept(layer, w.tokens(t, 1, torch.float32))[0] for t in (512, 1024))
+    half, whole = (costs.kept(layer, w.tokens(t, 1, torch.float32))[0] for t in (512, 1024))
     return fact(whole <= 2.2 * half)
 
 
-@question(law.option("window"), linear_work)
+@question(law.option("window"), costs.linear_work)
 def work(w: Witness) -> Any:
     """Whether twice the tokens take about twice the operations, asked of windows that promise it."""
     layer = w.layer(torch.float32, window=16)
-    half, whole = (flops(layer, w.tokens(t, 1, torch.float32)) for t in (256, 512))
+    half, whole = (costs.flops(layer, w.tokens(t, 1, torch.float32)) for t in (256, 512))
     return fact(whole <= 2.2 * half)
 
 
@@ -341,5 +318,5 @@ def work_of_a_step(w: Witness) -> Any:
     for t in (64, 128):
         x, cache = w.tokens(t + 1, 1, torch.float32), layer.new_cache(1, t + 1)
         layer(x[:, :t], cache=cache)
-        steps.append(flops(layer, x[:, t:], cache=cache))
+        steps.append(costs.flops(layer, x[:, t:], cache=cache))
     return fact(steps[1] <= 2.2 * steps[0])
