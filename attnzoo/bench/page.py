@@ -33,7 +33,9 @@ def page(
 ) -> str:
     """command: what made it    picture: the file beside the page"""
     facts = ", ".join(f"{name} {value}" for name, value in machine.items() if value is not None)
-    parts = ["# How fast", f"Made by `{command}`.", f"The machine: {facts}.", HOW]
+    dtype = machine.get("dtype")
+    title = "# How fast" if dtype in (None, "float32") else f"# How fast, in {dtype}"
+    parts = [title, f"Made by `{command}`.", f"The machine: {facts}.", HOW]
     judged = [(result, verdict) for result in results for verdict in result.verdicts]
     if judged:
         parts += ["## Targets", markdown(["work", "attnzoo has to be", "measured", ""], map(target_row, judged))]

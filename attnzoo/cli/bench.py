@@ -6,6 +6,7 @@ import os
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -24,6 +25,8 @@ from attnzoo.bench.works import Work, all_works
 from attnzoo.cli.screen import print_json, print_table, quiet_zoo
 from attnzoo.errors import ConfigError
 
+JUDGED = "float32"  # the type that the targets are set in
+
 EXAMPLE = "Example: attnzoo bench --only 'window*' --plot window.svg"
 
 
@@ -36,7 +39,7 @@ def bench(
         bool, typer.Option("--quick", help="A quarter of the tokens and few rounds: a look, not a measurement.")
     ] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 where a target is missed.")] = False,
-    dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
+    dtype: Annotated[str, typer.Option(help="float32, or bfloat16, which has no targets.")] = "float32",
     device: Annotated[str, typer.Option(help="Where to run: cpu, cuda, cuda:1, …")] = "cpu",
     threads_: Annotated[
         int | None, typer.Option("--threads", min=1, help="How many threads torch may use; its own choice without.")
@@ -60,8 +63,8 @@ def bench(
     0 when all is well, 2 when the request cannot be served.
     """
     check_place(device, dtype)
-    if quick and strict:
-        raise ConfigError("--strict judges the full sizes; leave out --quick")
+    if strict and (quick or dtype != JUDGED):
+        raise ConfigError(f"--strict judges the full sizes in {JUDGED}; leave out {'--quick' if quick else '--dtype'}")
     if counts:
         refuse_with_counts(only=only, quick=quick, plot=plot, dtype=dtype != "float32", device=device != "cpu")
     if page is not None:
@@ -75,7 +78,7 @@ def bench(
         with threads(threads_), bar() as tell:
             facts = machine(device, dtype)
             results = time_all(todo, quick, dtype, device, tell)
-            every = counts or not (only or quick)
+            every = counts or not (only or quick or dtype != JUDGED)
             counted = count_all(zoo.build, lambda done, total, what: tell(done / total, what)) if every else []
     if page is not None:
         command = told_command(only or [], counts, quick, threads_, dtype, device, page)
@@ -117,7 +120,9 @@ def check_lines(todo: Sequence[Work], works: Sequence[Work]) -> None:
 def time_all(
     todo: Sequence[Work], quick: bool, dtype: str, device: str, tell: Callable[[float, str], None]
 ) -> list[Result]:
-    """Full sizes, or a quarter of the tokens and half a second for each work."""
+    """Full sizes, or a quarter of the tokens and half a second for each work. Targets are for one type only."""
+    if dtype != JUDGED:
+        todo = [replace(work, targets=()) for work in todo]
     if quick:
         return run([work.quick() for work in todo], dtype=dtype, device=device, seconds=0.5, least=3, tell=tell)
     return run(todo, dtype=dtype, device=device, tell=tell)

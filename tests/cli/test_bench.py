@@ -115,6 +115,20 @@ def test_a_quick_look_judges_nothing(capsys: pytest.CaptureFixture[str]) -> None
     assert "target:" not in out
 
 
+def test_in_another_type_nothing_is_judged_or_counted_and_the_page_says_which(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    half = tmp_path / "half.md"
+    assert bench("--dtype", "bfloat16", "--page", str(half)) == 1  # for the one that is wrong
+    out = capsys.readouterr().out
+    assert "attnzoo gqa" not in out
+    assert "target:" not in out
+    page = half.read_text("utf-8")
+    assert page.startswith("# How fast, in bfloat16\n\nMade by `attnzoo bench --dtype bfloat16 --page half.md`.")
+    assert "## Targets" not in page
+    assert "## Counts" not in page
+
+
 def test_the_page_and_its_picture(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -150,7 +164,8 @@ def test_a_page_without_anything_to_draw_has_no_picture(tmp_path: Path, capsys: 
         (["--only", "esay"], "no work matches 'esay'; did you mean 'easy'?; there are easy, hard, "),
         (["--dtype", "float"], "unknown dtype 'float'; it takes float32 or bfloat16"),
         (["--device", "gpu"], "device 'gpu' cannot be used here: "),
-        (["--quick", "--strict"], "--strict judges the full sizes; leave out --quick"),
+        (["--quick", "--strict"], "--strict judges the full sizes in float32; leave out --quick"),
+        (["--dtype", "bfloat16", "--strict"], "--strict judges the full sizes in float32; leave out --dtype"),
         (["--counts", "--quick"], "--counts times nothing and counts the same everywhere; leave out --quick"),
         (["--counts", "--only", "easy", "--plot", "x.svg"], "leave out --only and --plot"),
         (["--counts", "--dtype", "bfloat16"], "leave out --dtype"),
