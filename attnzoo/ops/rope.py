@@ -14,6 +14,7 @@ from attnzoo.ops.masks import wide_type
 
 Layout = Literal["half", "interleaved"]
 LAYOUTS = get_args(Layout)
+PIECE = 512  # tokens that are turned at once where there are many
 Table = tuple[Tensor, Tensor]  # cosines and sines
 
 
@@ -72,10 +73,41 @@ def _frequencies(d: int, theta: float) -> tuple[float, ...]:
 def _turn(x: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Tensor:
     """x: (b, h, t, d)    returns: (b, h, t, d), laid out token by token, so that the heads merge without a copy"""
     wide = x.transpose(1, 2).to(cos.dtype)  # (b, t, h, d)
-    one, two = wide.chunk(2, dim=-1) if layout == "half" else (wide[..., ::2], wide[..., 1::2])
-    turned = (one * cos).addcmul_(two, sin, value=-1), (two * cos).addcmul_(one, sin)
-    back = torch.cat(turned, dim=-1) if layout == "half" else torch.stack(turned, dim=-1).flatten(-2)
+    if _is_long(wide):
+        back = _turn_in_pieces(wide, cos, sin, layout)
+    else:
+        one, two = _pairs(wide, layout)
+        turned = (one * cos).addcmul_(two, sin, value=-1), (two * cos).addcmul_(one, sin)
+        back = torch.cat(turned, dim=-1) if layout == "half" else torch.stack(turned, dim=-1).flatten(-2)
     return back.to(x.dtype).transpose(1, 2)
+
+
+def _pairs(x: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+    """Views of the first and the second channel of each pair. x: (.., d)    returns: (.., d / 2) each"""
+    if layout == "interleaved":
+        return x[..., ::2], x[..., 1::2]
+    one, two = x.chunk(2, dim=-1)
+    return one, two
+
+
+def _is_long(x: Tensor) -> bool:
+    """Whether pieces pay: many tokens on a CPU, no gradients, and no compiler that does better. x: (b, t, h, d)"""
+    alone = not torch.is_grad_enabled() and not torch.compiler.is_compiling()
+    return alone and x.device.type == "cpu" and x.shape[1] > PIECE
+
+
+def _turn_in_pieces(x: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Tensor:
+    """The same turn, in place, of some tokens after the others, which stay in the processor's cache meanwhile.
+
+    x: (b, t, h, d)    returns: (b, t, h, d)
+    """
+    back = torch.empty_like(x, memory_format=torch.contiguous_format)
+    pieces = [torch.split(whole, PIECE, dim=-3) for whole in (x, back, cos, sin)]
+    for given, turned, c, s in zip(*pieces, strict=True):
+        (one, two), (first, second) = _pairs(given, layout), _pairs(turned, layout)
+        first.copy_(one).mul_(c).addcmul_(two, s, value=-1)
+        second.copy_(two).mul_(c).addcmul_(one, s)
+    return back
 
 
 def check_layout(layout: str) -> None:

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from attnzoo import ops
 from attnzoo.errors import ConfigError
-from attnzoo.ops.rope import Layout
+from attnzoo.ops import rope
+from attnzoo.ops.rope import PIECE, Layout
 
 LAYOUTS = pytest.mark.parametrize("layout", ["half", "interleaved"])
 DTYPES = pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
@@ -100,6 +101,38 @@ def test_each_sample_may_have_its_own_positions() -> None:
     turned = ops.rotate(x, places)
     assert torch.equal(turned[:1], ops.rotate(x[:1], places[0]))
     assert torch.equal(turned[1:], ops.rotate(x[1:], places[1]))
+
+
+@LAYOUTS
+@DTYPES
+@pytest.mark.parametrize("t", [PIECE, PIECE + 1, 3 * PIECE])
+@pytest.mark.parametrize("samples", [False, True], ids=["positions alike", "positions per sample"])
+def test_many_tokens_turn_in_pieces_as_they_do_at_once(
+    layout: Layout, dtype: torch.dtype, t: int, samples: bool
+) -> None:
+    x = normal(2, 3, t, 8).to(dtype)
+    positions = torch.arange(2 * t).reshape(2, t) if samples else torch.arange(t)
+    at_once = ops.rotate(x, positions, layout=layout)
+    with torch.no_grad():
+        in_pieces = ops.rotate(x, positions, layout=layout)
+    assert torch.equal(in_pieces, at_once)
+    assert in_pieces.stride() == at_once.stride()
+
+
+def test_pieces_are_taken_without_gradients_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[int] = []
+
+    def spy(x: Tensor, *_: object) -> Tensor:
+        taken.append(x.shape[1])
+        return x
+
+    monkeypatch.setattr(rope, "_turn_in_pieces", spy)
+    many, few = normal(1, 1, PIECE + 1, 4), normal(1, 1, PIECE, 4)
+    ops.rotate(many, torch.arange(PIECE + 1))
+    with torch.no_grad():
+        ops.rotate(many, torch.arange(PIECE + 1))
+        ops.rotate(few, torch.arange(PIECE))
+    assert taken == [PIECE + 1]
 
 
 @LAYOUTS
