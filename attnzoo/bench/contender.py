@@ -22,12 +22,13 @@ class Contender:
     """One way to compute a problem.
 
     kind: "attnzoo"; "by hand", the best that an expert writes; "plain", what most would write; "peer", a library.
-    build: makes the layer, with the given weights; its time does not count. Raises `Skip` where it cannot.
+    build: makes the layer, with the given weights; its time does not count. Raises `Skip` where it cannot. To
+        decode, it is started with the prompt, and is then called with the next token, again and again.
     """
 
     name: str
     kind: Kind
-    build: Callable[[Problem, Given], nn.Module]
+    build: Callable[[Problem, Given], Any]
 
 
 class Adapted(nn.Module):

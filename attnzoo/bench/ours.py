@@ -17,7 +17,7 @@ Make = Callable[..., nn.Module]  # a name and options -> a layer, as `attnzoo.bu
 def ours(make: Make, variant: str, *, backend: str = "", decode: bool = False) -> Contender:
     """The variant of this name; called by its name, and by the backend where one is asked for."""
 
-    def build(problem: Problem, given: Given) -> nn.Module:
+    def build(problem: Problem, given: Given) -> Any:
         asked: dict[str, Any] = {"window": problem.window, "softcap": problem.softcap, "backend": backend}
         asked["kv_heads"] = problem.kv_heads if problem.group > 1 else None
         options = {option: value for option, value in asked.items() if value}
@@ -37,11 +37,10 @@ def ours(make: Make, variant: str, *, backend: str = "", decode: bool = False) -
     return Contender(f"attnzoo {variant}{f', {backend}' if backend else ''}", "attnzoo", build)
 
 
-class Decoding(nn.Module):
+class Decoding:
     """A layer and its cache: each call is the next token after the same prompt."""
 
     def __init__(self, layer: Any) -> None:
-        super().__init__()
         self.layer = layer
 
     def start(self, prompt: Tensor) -> None:
@@ -49,7 +48,7 @@ class Decoding(nn.Module):
         self.cache = self.layer.new_cache(prompt.shape[0], self.held + 1)
         self.layer(prompt, cache=self.cache)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor) -> Tensor:
         y: Tensor = self.layer(x, cache=self.cache)
         self.cache.crop(self.held)
         return y

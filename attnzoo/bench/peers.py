@@ -63,17 +63,16 @@ def llama(problem: Problem, given: Given) -> Adapted:
     return Adapted(hugging_face(problem, given, layer), lambda layer, x: layer(x, turns, None)[0])
 
 
-def llama_decoding(problem: Problem, given: Given) -> nn.Module:
+def llama_decoding(problem: Problem, given: Given) -> LlamaDecoding:
     """The same, one token after another, with its DynamicCache."""
     new_cache = load("transformers").DynamicCache
     return LlamaDecoding(llama(problem, given).layer, tables(problem, given), new_cache())
 
 
-class LlamaDecoding(nn.Module):
+class LlamaDecoding:
     """Each call is the next token after the same prompt."""
 
-    def __init__(self, layer: nn.Module, turns: tuple[Tensor, Tensor], cache: Any) -> None:
-        super().__init__()
+    def __init__(self, layer: Any, turns: tuple[Tensor, Tensor], cache: Any) -> None:
         self.layer, self.turns, self.cache = layer, turns, cache
 
     def start(self, prompt: Tensor) -> None:
@@ -81,7 +80,7 @@ class LlamaDecoding(nn.Module):
         self.layer(prompt, tuple(table[:, : self.held] for table in self.turns), None, self.cache)
         self.now = tuple(table[:, self.held : self.held + 1] for table in self.turns)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor) -> Tensor:
         y: Tensor = self.layer(x, self.now, None, self.cache)[0]
         self.cache.crop(-1)
         return y

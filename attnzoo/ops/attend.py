@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from contextlib import AbstractContextManager, nullcontext
 from typing import Literal, overload
 
 import torch
@@ -135,10 +134,10 @@ def attend(
     do what was asked, `ConfigError` for an unknown backend, a dropout that is no share, a window without a key, a
     softcap that caps everything, or heads that do not share the key-value heads evenly.
     """
+    check(q, k, v)
     terms = terms_of(
         q,
         k,
-        v,
         mask=mask,
         key_mask=key_mask,
         causal=causal,
@@ -151,6 +150,17 @@ def attend(
         dropout=dropout,
         q_offset=q_offset,
     )
+    return serve(q, k, v, terms, need_weights, backend)
+
+
+def serve(
+    q: Tensor, k: Tensor, v: Tensor, terms: Terms, need_weights: bool, backend: str
+) -> Tensor | tuple[Tensor, Tensor]:
+    """What `attend` does once all is checked."""
+    if not q.is_meta and torch.is_autocast_enabled(q.device.type):
+        # It would take the logits in half precision, by some kernels and not by others.
+        with torch.autocast(q.device.type, enabled=False):
+            return serve(q, k, v, terms, need_weights, backend)
     if backend == "auto":
         name = choose(q, k, terms, need_weights)
     else:
@@ -158,20 +168,13 @@ def attend(
         reason = why_not(backend, q, k, terms, need_weights)
         if reason is not None:
             raise Unsupported(f"backend={backend!r} {reason}; use backend='auto' or 'eager'")
-    with without_autocast(q.device):  # it would take the logits in half precision, by some kernels and not by others
-        if name == "eager":
-            mixed, weights = eager.run(q, k, v, terms)
-            return (mixed, weights) if need_weights else mixed
-        return KERNELS[name](q, k, v, terms)
+    if name == "eager":
+        mixed, weights = eager.run(q, k, v, terms)
+        return (mixed, weights) if need_weights else mixed
+    return KERNELS[name](q, k, v, terms)
 
 
 KERNELS = {"sdpa": sdpa.run, "banded": banded.run, "blocks": blocks.run, "flex": flex.run}
-
-
-def without_autocast(device: torch.device) -> AbstractContextManager[object]:
-    """Autocast off where it is on; on the meta device, where only shapes are computed, there is none."""
-    on = device.type != "meta" and torch.is_autocast_enabled(device.type)
-    return torch.autocast(device.type, enabled=False) if on else nullcontext()
 
 
 def choose(q: Tensor, k: Tensor, terms: Terms, need_weights: bool) -> str:
@@ -200,7 +203,6 @@ def why_not(backend: str, q: Tensor, k: Tensor, terms: Terms, need_weights: bool
 def terms_of(
     q: Tensor,
     k: Tensor,
-    v: Tensor,
     *,
     mask: Tensor | Rule | None = None,
     key_mask: Tensor | None = None,
@@ -214,8 +216,7 @@ def terms_of(
     dropout: float = 0.0,
     q_offset: int | None = None,
 ) -> Terms:
-    """The terms of a call, checked. Arguments and errors as in `attend`."""
-    _check(q, k, v)
+    """The terms of a call, checked; q, k and v are not. Arguments and errors as in `attend`."""
     (b, h, t, d), s = q.shape, k.shape[2]
     given = mask if isinstance(mask, Rule) else None
     if isinstance(mask, Tensor):
@@ -284,7 +285,8 @@ def check_softcap(softcap: float) -> float:
     return softcap
 
 
-def _check(q: Tensor, k: Tensor, v: Tensor) -> None:
+def check(q: Tensor, k: Tensor, v: Tensor) -> None:
+    """Raises `InputError` or `ConfigError` for queries, keys and values that do not fit together."""
     if not q.dim() == k.dim() == v.dim() == 4:
         raise InputError(f"q, k, v need 4 axes, (b, h, t, d); got {q.dim()}, {k.dim()} and {v.dim()}")
     (b, h, _, d), (_, g, s, _) = q.shape, k.shape

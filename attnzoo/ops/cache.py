@@ -94,8 +94,8 @@ class KVCache:
         if end > self._keys.shape[2]:
             self._grow(end)
         keys, values = self._keys.narrow(2, 0, end), self._values.narrow(2, 0, end)
-        keys.narrow(2, self._length, t).copy_(k.detach())
-        values.narrow(2, self._length, t).copy_(v.detach())
+        keys.narrow(2, self._length, t).copy_(k.detach() if k.requires_grad else k)
+        values.narrow(2, self._length, t).copy_(v.detach() if v.requires_grad else v)
         self._length = end
         return _with_new(keys, k), _with_new(values, v)
 

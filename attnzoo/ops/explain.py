@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attnzoo import counting
 from attnzoo.errors import Unsupported
-from attnzoo.ops.attend import BACKENDS, KERNELS, check_backend, choose, terms_of, why_not
+from attnzoo.ops.attend import BACKENDS, KERNELS, check, check_backend, choose, terms_of, why_not
 from attnzoo.ops.eager import run as eager
 from attnzoo.ops.terms import Terms
 
@@ -75,7 +75,8 @@ def explain(
 
     Raises what `attend` raises; `Unsupported` too for a named backend that cannot do what was asked.
     """
-    terms = terms_of(q, k, v, **asked)
+    check(q, k, v)
+    terms = terms_of(q, k, **asked)
     chosen = choose(q, k, terms, need_weights) if check_backend(backend) == "auto" else backend
     reasons = {name: why_not(name, q, k, terms, need_weights) for name in BACKENDS if name != "auto"}
     if reasons[chosen] is not None:

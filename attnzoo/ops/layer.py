@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from attnzoo.errors import ConfigError, InputError, Unsupported
 from attnzoo.ops import masks
-from attnzoo.ops.attend import attend, check_backend, check_dropout, terms_of, why_not
+from attnzoo.ops.attend import check_backend, check_dropout, serve, terms_of, why_not
 from attnzoo.ops.cache import KVCache
 from attnzoo.ops.explain import Explanation, explain
 from attnzoo.ops.heads import check_groups, head_width, merge_heads
@@ -161,17 +161,8 @@ class AttentionLayer(nn.Module):
 
         q: (b, h, t, d)    k, v: (b, g, s, d)    returns: (b, h, t, d), with `need_weights` also (b, h, t, s)
         """
-        return attend(
-            q,
-            k,
-            v,
-            mask=mask,
-            key_mask=key_mask,
-            document=document,
-            need_weights=need_weights,
-            backend=self.backend,
-            **self._own_terms(),
-        )
+        terms = terms_of(q, k, mask=mask, key_mask=key_mask, document=document, **self._own_terms())
+        return serve(q, k, v, terms, need_weights, self.backend)
 
     def terms(self) -> dict[str, Any]:
         """What the formula has more than the plain one, in the words of `ops.attend`: window, softcap, bias, sinks."""
@@ -282,7 +273,7 @@ class AttentionLayer(nn.Module):
         s = held + t if context is None else context.shape[1]
         alike = x.new_empty(()).requires_grad_(torch.is_grad_enabled() and self._learns(x))
         q, k = alike.expand(b, self.heads, t, self.head_dim), alike.expand(b, self.kv_heads, s, self.head_dim)
-        terms = terms_of(q, k, k, mask=mask, key_mask=key_mask, document=document, **self._own_terms())
+        terms = terms_of(q, k, mask=mask, key_mask=key_mask, document=document, **self._own_terms())
         reason = why_not(self.backend, q, k, terms, need_weights)
         if reason is not None:
             raise Unsupported(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from array import array
 from functools import lru_cache
+from itertools import chain
 from typing import Literal, get_args
 
 import torch
@@ -57,14 +59,6 @@ def _table_from(first: int, t: int, d: int, theta: float, dtype: torch.dtype, de
     return turn.real.to(dtype), turn.imag.to(dtype)
 
 
-def _table_of_one(position: int, d: int, theta: float, dtype: torch.dtype, device: torch.device) -> Table:
-    """The same for one token, in Python's floats: decoding would wait for nine small operations."""
-    angles = [position * frequency for frequency in _frequencies(d, theta)]
-    row = torch.tensor([*map(math.cos, angles), *map(math.sin, angles)], dtype=dtype, device=device)
-    cos, sin = row.chunk(2)
-    return cos, sin
-
-
 @lru_cache
 def _frequencies(d: int, theta: float) -> tuple[float, ...]:
     return tuple(theta ** (-2 * i / d) for i in range(d // 2))
@@ -72,14 +66,16 @@ def _frequencies(d: int, theta: float) -> tuple[float, ...]:
 
 def _turn(x: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Tensor:
     """x: (b, h, t, d)    returns: (b, h, t, d), laid out token by token, so that the heads merge without a copy"""
-    wide = x.transpose(1, 2).to(cos.dtype)  # (b, t, h, d)
+    wide = x.transpose(1, 2)  # (b, t, h, d)
+    if x.dtype != cos.dtype:
+        wide = wide.to(cos.dtype)
     if _is_long(wide):
         back = _turn_in_pieces(wide, cos, sin, layout)
     else:
         one, two = _pairs(wide, layout)
         turned = (one * cos).addcmul_(two, sin, value=-1), (two * cos).addcmul_(one, sin)
         back = torch.cat(turned, dim=-1) if layout == "half" else torch.stack(turned, dim=-1).flatten(-2)
-    return back.to(x.dtype).transpose(1, 2)
+    return (back if x.dtype == cos.dtype else back.to(x.dtype)).transpose(1, 2)
 
 
 def _pairs(x: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
@@ -92,8 +88,8 @@ def _pairs(x: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
 
 def _is_long(x: Tensor) -> bool:
     """Whether pieces pay: many tokens on a CPU, no gradients, and no compiler that does better. x: (b, t, h, d)"""
-    alone = not torch.is_grad_enabled() and not torch.compiler.is_compiling()
-    return alone and x.device.type == "cpu" and x.shape[1] > PIECE
+    long = x.shape[1] > PIECE and x.device.type == "cpu"
+    return long and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
 
 
 def _turn_in_pieces(x: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Tensor:
@@ -108,6 +104,37 @@ def _turn_in_pieces(x: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Tens
         first.copy_(one).mul_(c).addcmul_(two, s, value=-1)
         second.copy_(two).mul_(c).addcmul_(one, s)
     return back
+
+
+def _turn_one(x: Tensor, position: int, theta: float, layout: Layout) -> Tensor:
+    """The same for a single token, by few operations, which decoding waits for: x · cos + partner · sin.
+
+    x: (b, h, 1, d)    returns: (b, h, 1, d)
+    """
+    wide = wide_type(x.dtype)
+    kept = _row(position, x.shape[-1], theta, layout, "d" if wide == torch.float64 else "f")
+    row = torch.frombuffer(kept, dtype=wide)
+    cos, sin = (row if x.device.type == "cpu" else row.to(x.device)).view(2, -1).unbind()
+    one, two = _pairs(x, layout)
+    partner = torch.cat((two, one), dim=-1) if layout == "half" else torch.stack((two, one), dim=-1).flatten(-2)
+    turned = (x * cos).addcmul_(partner, sin)
+    return turned if turned.dtype == x.dtype else turned.to(x.dtype)
+
+
+@lru_cache
+def _row(position: int, d: int, theta: float, layout: Layout, kind: str) -> array[float]:
+    """The cosines of all channels, then the sines, with a minus for the first of each pair.
+
+    kind: "f" for C's floats, "d" for its doubles
+
+    Kept, since all layers of a model turn the newest token alike.
+    """
+    angles = [position * frequency for frequency in _frequencies(d, theta)]
+    cos, sin = list(map(math.cos, angles)), list(map(math.sin, angles))
+    minus = [-value for value in sin]
+    if layout == "half":
+        return array(kind, [*cos, *cos, *minus, *sin])
+    return array(kind, [*chain(*zip(cos, cos, strict=True)), *chain(*zip(minus, sin, strict=True))])
 
 
 def check_layout(layout: str) -> None:
@@ -147,19 +174,21 @@ class Rotary:
 
         returns: (b, h, t, d)
         """
-        d, wide = self.rotary_dim, wide_type(x.dtype)
+        d, whole = self.rotary_dim, self.rotary_dim == x.shape[-1]
+        turned = self._turned(x if whole else x[..., :d], positions, offset)
+        return turned if whole else torch.cat([turned, x[..., d:]], dim=-1)
+
+    def _turned(self, x: Tensor, positions: Tensor | None, offset: int) -> Tensor:
+        """x: (b, h, t, rotary_dim)    returns: (b, h, t, rotary_dim)"""
         t = x.shape[2]
         if positions is None and torch.compiler.is_compiling():  # which knows neither complex numbers nor `offset`
             positions = torch.arange(offset, offset + t, device=x.device)
         if positions is not None:
-            table = _table(positions, d, self.theta, wide)
-        elif t == 1:
-            table = _table_of_one(offset, d, self.theta, wide, x.device)
-        else:
-            table = _table_from(offset, t, d, self.theta, wide, x.device)
-        if d == x.shape[-1]:
-            return _turn(x, *table, self.layout)
-        return torch.cat([_turn(x[..., :d], *table, self.layout), x[..., d:]], dim=-1)
+            return rotate(x, positions, theta=self.theta, layout=self.layout)
+        if t == 1:
+            return _turn_one(x, offset, self.theta, self.layout)
+        table = _table_from(offset, t, self.rotary_dim, self.theta, wide_type(x.dtype), x.device)
+        return _turn(x, *table, self.layout)
 
     def __repr__(self) -> str:
         return f"Rotary(theta={self.theta:g}, layout={self.layout!r}, rotary_dim={self.rotary_dim})"

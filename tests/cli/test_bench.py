@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch import nn
 
 from attnzoo.bench import counts as counting
 from attnzoo.bench.contender import Contender
@@ -23,7 +22,7 @@ from attnzoo.cli import main
 PROBLEM = Problem(t=64, d_model=8, heads=2, kv_heads=1)
 
 
-def straight(problem: Problem, given: Given) -> nn.Module:
+def straight(problem: Problem, given: Given) -> Any:
     return BY_HAND.build(replace(problem, rope=False), given)
 
 

@@ -12,7 +12,6 @@ from torch import Tensor
 from attnzoo import ops
 from attnzoo.checks.tolerance import budget, error
 from attnzoo.errors import InputError
-from attnzoo.ops.attend import without_autocast
 
 BACKENDS = pytest.mark.parametrize("backend", ["eager", "sdpa"])
 HALF = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
@@ -112,16 +111,6 @@ def test_autocast_changes_no_kernel(backend: str, dtype: torch.dtype) -> None:
         seen = ops.attend(q, k, v, causal=True, window=8, backend=backend)
     assert seen.dtype is dtype
     assert torch.equal(seen, expected)
-
-
-def test_autocast_is_off_inside_and_no_matter_on_meta() -> None:
-    x = torch.ones(2, 2)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        with without_autocast(torch.device("cpu")):
-            assert (x @ x).dtype is torch.float32
-        assert (x @ x).dtype is torch.bfloat16
-    with without_autocast(torch.device("meta")):
-        assert (x.to("meta") @ x.to("meta")).shape == (2, 2)
 
 
 def test_autocast_does_not_take_the_logits_in_half_precision() -> None:

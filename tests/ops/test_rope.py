@@ -320,11 +320,28 @@ def test_the_gradient_of_a_turn_is_checked_by_differences(layout: Layout) -> Non
     assert torch.autograd.gradcheck(lambda x: rotary(x, offset=5), x)
 
 
+@LAYOUTS
 @pytest.mark.parametrize("first", [0, 7, 100_000, 123_456_789])
 @pytest.mark.parametrize("t", [0, 1, 2, 3, 4, 5, 16, 17, 100, 257])
-def test_counted_positions_turn_as_the_same_positions_given(first: int, t: int) -> None:
-    """Tables for one token, and for tokens in a row, are made in ways of their own."""
-    rotary = ops.Rotary(6, theta=500.0)
-    x = torch.randn(2, 3, t, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+def test_counted_positions_turn_as_the_same_positions_given(first: int, t: int, layout: Layout) -> None:
+    """One token, and tokens in a row, are turned in ways of their own."""
+    rotary, x = ops.Rotary(8, theta=500.0, layout=layout, rotary_dim=6), normal(2, 3, t, 8)
     counted, given = rotary(x, offset=first), rotary(x, torch.arange(first, first + t))
     torch.testing.assert_close(counted, given, rtol=0, atol=1e-14 + 4e-16 * first)
+
+
+@LAYOUTS
+@DTYPES
+def test_a_lone_token_turns_in_its_own_type(layout: Layout, dtype: torch.dtype) -> None:
+    rotary, x = ops.Rotary(6, layout=layout), normal(2, 3, 1, 6).to(dtype)
+    turned = rotary(x, offset=300)
+    assert turned.dtype is dtype
+    assert turned.shape == x.shape
+    torch.testing.assert_close(turned, rotary(x, at(300)), rtol=torch.finfo(dtype).eps, atol=1e-7)
+
+
+@LAYOUTS
+def test_the_gradient_of_a_lone_token_is_checked_by_differences(layout: Layout) -> None:
+    x = normal(2, 2, 1, 6).requires_grad_()
+    rotary = ops.Rotary(6, layout=layout, rotary_dim=4)
+    assert torch.autograd.gradcheck(lambda x: rotary(x, offset=5), x)
