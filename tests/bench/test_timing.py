@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
 
-from attnzoo.bench.timing import in_turn, median_ratio, slope
+from attnzoo.bench.timing import in_turn, median_ratio, order, slope
 
 
 class Clock:
@@ -24,6 +26,18 @@ class Clock:
             self.calls.append(name)
 
         return run
+
+
+@pytest.mark.parametrize("names", ["ab", "abc", "abcde"])
+def test_in_two_cycles_each_has_every_place_and_either_neighbour_before_it_as_often(names: str) -> None:
+    n = len(names)
+    rounds = [order(names, turn) for turn in range(2 * n)]
+    for place in zip(*rounds, strict=True):
+        assert Counter(place) == dict.fromkeys(names, 2)
+    before = Counter(pair for line in rounds for pair in itertools.pairwise(line))
+    assert {(two, one) for one, two in before} == set(before)
+    assert len(set(before.values())) == 1
+    assert order(names, 2 * n) == order(names, 0)
 
 
 def test_all_are_timed_in_turn_and_each_goes_first_once_in_a_while() -> None:
