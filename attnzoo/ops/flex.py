@@ -8,9 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attnzoo.errors import Unsupported
 from attnzoo.ops.masks import hide
 from attnzoo.ops.rules import Rule
 from attnzoo.ops.terms import Terms
+
+KINDS = 256  # as many kernels may be compiled
 
 
 def why_not(q: Tensor, k: Tensor, terms: Terms) -> str | None:
@@ -50,10 +53,29 @@ def no_compiler(device: str) -> str | None:
 
 @cache
 def compiled() -> Any:
-    """FlexAttention, compiled once for all calls."""
+    """FlexAttention, compiled; as a whole, so that it cannot fall back to its unfused form without a word."""
     from torch.nn.attention.flex_attention import flex_attention
 
-    return torch.compile(flex_attention, dynamic=False)
+    return torch.compile(flex_attention, dynamic=False, fullgraph=True)
+
+
+def call(*inputs: Tensor, **asked: Any) -> Any:
+    """One kernel for each kind of call, sizes counted, up to KINDS of them; torch's own limit is 8.
+
+    Raises `Unsupported` beyond.
+    """
+    config, errors = torch._dynamo.config, torch._dynamo.exc
+    limit = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"  # until torch 2.6
+    names = ("FailOnRecompileLimitHit", "FailOnCacheLimitHit")
+    beyond = tuple(getattr(errors, name) for name in names if hasattr(errors, name))
+    try:
+        with config.patch({limit: KINDS}):
+            return compiled()(*inputs, **asked)
+    except beyond as error:
+        raise Unsupported(
+            f"backend='flex' has compiled {KINDS} kernels, one for each kind of call; pad the tokens to few lengths, "
+            "or use backend='auto'"
+        ) from error
 
 
 def run(q: Tensor, k: Tensor, v: Tensor, terms: Terms) -> Tensor:
@@ -68,10 +90,10 @@ def run(q: Tensor, k: Tensor, v: Tensor, terms: Terms) -> Tensor:
         block_mask = create_block_mask(mask_mod(rule, terms), rule.samples, None, t, s, device=q.device)
     asked = dict(score_mod=score_mod(terms), block_mask=block_mask, scale=terms.scale, enable_gqa=h != k.shape[1])
     if terms.sinks is None:
-        mixed: Tensor = compiled()(q, k, v, **asked)
+        mixed: Tensor = call(q, k, v, **asked)
         return mixed
     # Softmax with a sink is softmax without, times the share that the sink leaves.
-    mixed, lse = compiled()(q, k, v, **asked, return_lse=True)
+    mixed, lse = call(q, k, v, **asked, return_lse=True)
     return mixed * torch.sigmoid(lse - terms.sinks[:, None])[..., None].to(mixed.dtype)
 
 

@@ -132,3 +132,17 @@ def test_compiled_it_gives_what_the_definition_gives() -> None:
         seen = ops.attend(q, k, v, backend="flex", **asked)
         expected = ops.attend(q.double(), k.double(), v.double(), backend="eager", **asked)
     torch.testing.assert_close(seen.double(), expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.skipif(flex.no_compiler("cpu") is not None, reason=str(flex.no_compiler("cpu")))
+@pytest.mark.filterwarnings("ignore")
+def test_it_never_falls_back_to_its_unfused_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    q, k, v = normal(1, 1, 40, 16), normal(1, 1, 40, 16, seed=1), normal(1, 1, 40, 16, seed=2)
+    before = torch._dynamo.config.recompile_limit
+    with torch.no_grad():
+        ops.attend(q, k, v, backend="flex")
+        monkeypatch.setattr(flex, "KINDS", 1)
+        with pytest.raises(Unsupported, match=r"has compiled 1 kernels.*pad the tokens to few lengths"):
+            ops.attend(q[:, :, :30], k, v, backend="flex")
+        ops.attend(q, k, v, backend="flex")
+    assert torch._dynamo.config.recompile_limit == before
