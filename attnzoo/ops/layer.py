@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from attnzoo.errors import ConfigError, InputError, Unsupported
 from attnzoo.ops import masks
-from attnzoo.ops.attend import check_backend, check_dropout, serve, terms_of, why_not
+from attnzoo.ops.attend import check, check_backend, check_dropout, serve, terms_of, why_not
 from attnzoo.ops.cache import KVCache
 from attnzoo.ops.explain import Explanation, explain
 from attnzoo.ops.heads import check_groups, head_width, merge_heads
@@ -161,6 +161,7 @@ class AttentionLayer(nn.Module):
 
         q: (b, h, t, d)    k, v: (b, g, s, d)    returns: (b, h, t, d), with `need_weights` also (b, h, t, s)
         """
+        check(q, k, v)
         terms = terms_of(q, k, mask=mask, key_mask=key_mask, document=document, **self._own_terms())
         return serve(q, k, v, terms, need_weights, self.backend)
 

@@ -122,6 +122,16 @@ def test_a_variant_that_writes_no_projection_is_told_what_to_write() -> None:
         Empty()(tokens())
 
 
+def test_a_projection_of_the_wrong_form_is_told_the_right_one() -> None:
+    class Unsplit(Tiny):
+        def project(self, *given: Any, **asked: Any) -> Any:
+            q, k, v = super().project(*given, **asked)
+            return q, k, ops.merge_heads(v)
+
+    with pytest.raises(InputError, match=r"q, k, v need 4 axes, \(b, h, t, d\); got 4, 4 and 3"):
+        Unsplit()(tokens())
+
+
 def test_a_plain_call_gives_a_tensor_and_one_for_weights_a_pair() -> None:
     y = tiny()(tokens())
     pair = tiny()(tokens(), need_weights=True)
