@@ -88,10 +88,11 @@ def diagnose(variant: Variant, device: torch.device, seed: int = 0) -> Diagnosis
     definitions = [definition for definition in made if isinstance(definition, oracle.Layer)]
     if len(definitions) < len(made):
         return Diagnosis(reason="its oracle is not an attnzoo.oracle.Layer, in which faults can be planted")
-    kinds: dict[str, type[Specimen]] = {
-        "": Specimen,
-        **{fault.id: fault.layer for fault in FAULTS if _possible(fault.layer, features(variant, definitions[0]))},
-    }
+    has = features(variant, definitions[0])
+    possible = [fault for fault in FAULTS if _possible(fault.layer, has)]
+    # Of two that answer alike, the one that was planted in a layer of this very kind comes first.
+    possible.sort(key=lambda fault: sum(not issubclass(fault.layer, feature) for feature in has))
+    kinds: dict[str, type[Specimen]] = {"": Specimen, **{fault.id: fault.layer for fault in possible}}
     questions = {name: question for name, question in QUESTIONS.items() if question.applies(variant)}
     candidates = {
         name: interview(

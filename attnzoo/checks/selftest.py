@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
@@ -30,6 +30,19 @@ DIAGNOSED = {"quick": 16, "full": 1}
 
 # The share of planted faults that the diagnosis must name first.
 ACCURACY = 0.95
+
+# What the options of the planted faults become when these are redrawn.
+OTHERS: dict[str, dict[Any, Any]] = {
+    "d_model": {24: 36},
+    "heads": {6: 8, 4: 6},
+    "kv_heads": {3: 2, 2: 3},
+    "head_dim": {10: 12},
+    "rotary_dim": {4: 6},
+    "theta": {500.0: 50.0},
+    "window": {4: 3, 5: 6},
+    "softcap": {5.0: 3.0, 1.5: 2.0},
+    "scale": {0.5: 0.7},
+}
 
 # A law that no planted fault is for, with the reason why it is kept.
 DIAGNOSTIC: dict[str, str] = {}
@@ -188,9 +201,18 @@ def _diagnosable() -> list[Fault]:
 
 
 def _named(fault: Fault) -> str:
-    """Redrawn with another seed than the suite's."""
-    found = diagnose(fault.variant, torch.device("cpu"), seed=1000 + len(fault.id))
+    found = diagnose(redrawn(fault.variant), torch.device("cpu"), seed=1000 + len(fault.id))
     return "" if found.fault == fault.id else f"{fault.id}: {found}"
+
+
+def redrawn(variant: Variant) -> Variant:
+    """A planted fault as it would be met elsewhere: in other sizes, with other options."""
+    return replace(
+        variant,
+        cases=[
+            {word: OTHERS.get(word, {}).get(value, value) for word, value in case.items()} for case in variant.cases
+        ],
+    )
 
 
 def _unnamed(variant: Variant) -> str:

@@ -40,6 +40,7 @@ HEADS = {"d_model": 24, "heads": 6, "kv_heads": 3, "head_dim": 10}
         "sinks.gradient_cut",
         "document.leaks_at_border",
         "cost.recomputes_all",
+        "cost.all_pairs",
     ],
 )
 def test_a_fault_is_named_under_another_seed(id: str) -> None:
