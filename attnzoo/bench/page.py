@@ -15,7 +15,7 @@ All contenders of a work compute the same numbers from the same weights, whole l
 was held to a float64 reference before it was timed. They ran in turn, round after round; a time is the median of the
 rounds, and a ratio the median of the ratios within each round, so that a slow spell of the machine cancels out. "By
 hand" is the best that an expert writes for that one job in torch (`attnzoo/bench/handwritten.py`); "dense", "step by
-step" and "eager" are what most would write."""
+step" and "eager" are what most would write. The process keeps the memory that it frees, as one does that runs long."""
 
 COUNTS = """\
 These are counted, not timed, and the same on every machine: {size}. FLOPs of one forward pass, two for a

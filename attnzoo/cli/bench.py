@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,10 +21,12 @@ from attnzoo.bench import results as timing
 from attnzoo.bench.counts import Count, count_all
 from attnzoo.bench.page import page as page_of
 from attnzoo.bench.results import Result
-from attnzoo.bench.runner import check_place, chosen, machine, run, threads
+from attnzoo.bench.runner import check_place, chosen, keep_memory, machine, run, threads
 from attnzoo.bench.works import Work, all_works
 from attnzoo.cli.screen import print_json, print_table, quiet_zoo
 from attnzoo.errors import ConfigError
+
+REDRAW = 0.1  # seconds between two pictures of the progress bar
 
 JUDGED = "float32"  # the type that the targets are set in
 
@@ -77,6 +80,7 @@ def bench(
             check_lines(todo, all_works(zoo.build))
         with threads(threads_), bar() as tell:
             facts = machine(device, dtype)
+            keep_memory()
             results = time_all(todo, quick, dtype, device, tell)
             every = counts or not (only or quick or dtype != JUDGED)
             counted = count_all(zoo.build, lambda done, total, what: tell(done / total, what)) if every else []
@@ -179,8 +183,18 @@ def save(page: Path, text: str) -> None:
 
 @contextmanager
 def bar() -> Iterator[Callable[[float, str], None]]:
-    """A progress bar on stderr; yields the function that moves it: the share that is done, and what is going on."""
+    """A progress bar on stderr; yields the function that moves it: the share that is done, and what is going on.
+
+    It is drawn when it is told, which is never while something is timed, and not by a thread of its own.
+    """
     columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("", total=1.0)
-        yield lambda share, what: progress.update(task, description=what, completed=share)
+    with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as progress:
+        task, drawn = progress.add_task("", total=1.0), 0.0
+
+        def tell(share: float, what: str) -> None:
+            nonlocal drawn
+            due = time.monotonic() > drawn + REDRAW
+            drawn = time.monotonic() if due else drawn
+            progress.update(task, description=what, completed=share, refresh=due)
+
+        yield tell

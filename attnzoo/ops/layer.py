@@ -15,6 +15,7 @@ from attnzoo.ops.attend import check, check_backend, check_dropout, serve, terms
 from attnzoo.ops.cache import KVCache
 from attnzoo.ops.explain import Explanation, explain
 from attnzoo.ops.heads import check_groups, head_width, merge_heads
+from attnzoo.ops.sdpa import fused
 
 C = TypeVar("C", bound=KVCache)
 ORDERLESS = {"window", "softcap", "sinks"}  # terms to which a lone query's keys may come in any order
@@ -162,8 +163,16 @@ class AttentionLayer(nn.Module):
         q: (b, h, t, d)    k, v: (b, g, s, d)    returns: (b, h, t, d), with `need_weights` also (b, h, t, s)
         """
         check(q, k, v)
+        if mask is key_mask is document is None and not need_weights and self._is_lone(q):
+            return fused(q, k, v, visible=None, triangle=False, scale=self.scale, dropout=0.0)
         terms = terms_of(q, k, mask=mask, key_mask=key_mask, document=document, **self._own_terms())
         return serve(q, k, v, terms, need_weights, self.backend)
+
+    def _is_lone(self, q: Tensor) -> bool:
+        """One token that sees all others by the plain formula: decoding need not wait for the terms of a call."""
+        plain = q.shape[2] == 1 and not self.terms() and self.backend in ("auto", "sdpa")
+        drops = self.training and self.dropout > 0
+        return plain and not drops and not q.is_meta and not torch.is_autocast_enabled(q.device.type)
 
     def terms(self) -> dict[str, Any]:
         """What the formula has more than the plain one, in the words of `ops.attend`: window, softcap, bias, sinks."""

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from attnzoo import ops
 from attnzoo.errors import ConfigError, InputError, Unsupported
+from attnzoo.ops.sdpa import fused
 
 B, T, C = 2, 5, 12
 
@@ -175,6 +176,48 @@ def test_a_later_token_has_weight_only_where_causality_is_off(causal: bool) -> N
     later = torch.ones(T, T).triu(1).bool()
     assert (weights[..., later] == 0).all() == causal
     assert (weights[..., ~later] > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "asked", "lone"),
+    [
+        ({}, {}, True),
+        ({"backend": "sdpa"}, {}, True),
+        ({"backend": "eager"}, {}, False),
+        ({"dropout": 0.5}, {}, False),
+        ({}, {"need_weights": True}, False),
+        ({}, {"mask": torch.ones(1, T, dtype=torch.bool)}, False),
+        ({}, {"key_mask": torch.ones(B, T, dtype=torch.bool)}, False),
+        ({}, {"document": torch.ones(B, T, dtype=torch.long)}, False),
+    ],
+    ids=str,
+)
+def test_a_lone_token_that_sees_all_goes_to_the_kernel_straight(
+    options: dict[str, Any], asked: dict[str, Any], lone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer = tiny(**options).train()
+    q, k, v = layer.project(tokens())
+    due = ops.attend(q[:, :, -1:], k, v, causal=True, scale=layer.scale)
+    taken: list[int] = []
+
+    def spy(*parts: Tensor, **how: Any) -> Tensor:
+        taken.append(parts[0].shape[2])
+        return fused(*parts, **how)
+
+    monkeypatch.setattr("attnzoo.ops.layer.fused", spy)
+    assert layer.attend(q, k, v).shape == q.shape
+    assert not taken
+    mixed = layer.attend(q[:, :, -1:], k, v, **asked)
+    assert taken == ([1] if lone else [])
+    if "dropout" not in options:
+        torch.testing.assert_close(mixed[0] if asked.get("need_weights") else mixed, due)
+
+
+def test_under_autocast_a_lone_token_keeps_its_precision() -> None:
+    layer = tiny()
+    q, k, v = layer.project(tokens())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert layer.attend(q[:, :, -1:], k, v).dtype is torch.float32
 
 
 def test_the_projection_is_told_how_many_tokens_came_before() -> None:
