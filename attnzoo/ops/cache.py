@@ -90,14 +90,13 @@ class KVCache:
         Raises `InputError`, and remembers nothing, where they do not fit.
         """
         self._check_tokens(k, v)
-        t, end = k.shape[2], self._length + k.shape[2]
+        start, end = self._length, self._length + k.shape[2]
         if end > self._keys.shape[2]:
             self._grow(end)
-        keys, values = self._keys.narrow(2, 0, end), self._values.narrow(2, 0, end)
-        keys.narrow(2, self._length, t).copy_(k.detach() if k.requires_grad else k)
-        values.narrow(2, self._length, t).copy_(v.detach() if v.requires_grad else v)
+        self._keys[:, :, start:end] = k.detach()
+        self._values[:, :, start:end] = v.detach()
         self._length = end
-        return _with_new(keys, k), _with_new(values, v)
+        return _with_new(self._keys[:, :, :end], k), _with_new(self._values[:, :, :end], v)
 
     def reset(self) -> None:
         """Forget every token."""

@@ -162,15 +162,15 @@ class AttentionLayer(nn.Module):
 
         q: (b, h, t, d)    k, v: (b, g, s, d)    returns: (b, h, t, d), with `need_weights` also (b, h, t, s)
         """
-        check(q, k, v)
         if mask is key_mask is document is None and not need_weights and self._is_lone(q):
             return fused(q, k, v, visible=None, triangle=False, scale=self.scale, dropout=0.0)
+        check(q, k, v)
         terms = terms_of(q, k, mask=mask, key_mask=key_mask, document=document, **self._own_terms())
         return serve(q, k, v, terms, need_weights, self.backend)
 
     def _is_lone(self, q: Tensor) -> bool:
         """One token that sees all others by the plain formula: decoding need not wait for the terms of a call."""
-        plain = q.shape[2] == 1 and not self.terms() and self.backend in ("auto", "sdpa")
+        plain = q.dim() == 4 and q.shape[2] == 1 and not self.terms() and self.backend in ("auto", "sdpa")
         drops = self.training and self.dropout > 0
         return plain and not drops and not q.is_meta and not torch.is_autocast_enabled(q.device.type)
 
