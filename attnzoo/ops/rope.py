@@ -73,8 +73,7 @@ def _turn(x: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Tensor:
         back = _turn_in_pieces(wide, cos, sin, layout)
     else:
         one, two = _pairs(wide, layout)
-        turned = (one * cos).addcmul_(two, sin, value=-1), (two * cos).addcmul_(one, sin)
-        back = torch.cat(turned, dim=-1) if layout == "half" else torch.stack(turned, dim=-1).flatten(-2)
+        back = _whole((one * cos).addcmul_(two, sin, value=-1), (two * cos).addcmul_(one, sin), layout)
     return (back if x.dtype == cos.dtype else back.to(x.dtype)).transpose(1, 2)
 
 
@@ -84,6 +83,11 @@ def _pairs(x: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
         return x[..., ::2], x[..., 1::2]
     one, two = x.chunk(2, dim=-1)
     return one, two
+
+
+def _whole(one: Tensor, two: Tensor, layout: Layout) -> Tensor:
+    """The way back from `_pairs`. one, two: (.., d / 2)    returns: (.., d)"""
+    return torch.cat((one, two), dim=-1) if layout == "half" else torch.stack((one, two), dim=-1).flatten(-2)
 
 
 def _is_long(x: Tensor) -> bool:
@@ -116,8 +120,7 @@ def _turn_one(x: Tensor, position: int, theta: float, layout: Layout) -> Tensor:
     row = torch.frombuffer(kept, dtype=wide)
     cos, sin = (row if x.device.type == "cpu" else row.to(x.device)).view(2, -1).unbind()
     one, two = _pairs(x, layout)
-    partner = torch.cat((two, one), dim=-1) if layout == "half" else torch.stack((two, one), dim=-1).flatten(-2)
-    turned = (x * cos).addcmul_(partner, sin)
+    turned = (x * cos).addcmul_(_whole(two, one, layout), sin)
     return turned if turned.dtype == x.dtype else turned.to(x.dtype)
 
 

@@ -24,6 +24,7 @@ from attnzoo.checks.faults.kinds import (
 from attnzoo.checks.faults.scores import SoftmaxEpsilon
 from attnzoo.checks.faults.specimen import Specimen
 from attnzoo.checks.questions import QUESTIONS
+from attnzoo.checks.selftest import redrawn
 from attnzoo.errors import Unsupported
 
 CPU = torch.device("cpu")
@@ -130,6 +131,16 @@ def test_a_layer_has_the_features_of_its_definition() -> None:
     assert features(sunk, definition) == [SunkSpecimen]
     packed = replace(sunk, traits=replace(sunk.traits, document=True))
     assert [feature.__name__ for feature in features(packed, definition)] == ["SunkSpecimen", "PackedSpecimen"]
+
+
+def test_a_redrawn_fault_has_other_sizes_and_options_in_every_case_and_builds() -> None:
+    for variant in SOUND:
+        again = redrawn(variant)
+        for case, other in zip(variant.cases, again.cases, strict=True):
+            assert case.keys() == other.keys()
+            same = {word for word in case if case[word] == other[word]}
+            assert same <= {"bias", "layout"}, f"{variant.name}: {same} are as they were"
+            again.build(**other)
 
 
 def test_the_questions_have_names_of_their_own_and_the_costly_ones_come_last() -> None:
