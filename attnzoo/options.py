@@ -1,9 +1,11 @@
-"""The words of `build`: what other libraries call our options, and what to answer to a wrong or a missing one."""
+"""The options of `build`: what other libraries call them, and what to answer to a wrong word or value, or none."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from numbers import Integral, Real
+from types import NoneType
 from typing import Any
 
 from attnzoo.errors import ConfigError, did_you_mean
@@ -32,11 +34,21 @@ SPELLINGS = {
 }
 OURS = {foreign: ours for ours, words in SPELLINGS.items() for foreign in words.split()}
 
+# The plain types that an option may be annotated with: what answers to them, and what they are called.
+PLAIN: dict[str, tuple[type, str]] = {
+    "bool": (bool, "True or False"),
+    "int": (Integral, "a whole number"),
+    "float": (Real, "a number"),
+    "str": (str, "a word"),
+    "None": (NoneType, "None"),
+}
+
 
 def check_options(variant: Variant, given: Mapping[str, Any], takers: Callable[[str], list[str]]) -> None:
     """Hold the given option words against those that the variant takes; `takers` knows which variants take a word.
 
-    Raises `ConfigError` for words it does not take, with the right ones, and for required options left out.
+    Raises `ConfigError` for words it does not take, with the right ones, for required options left out, and for values
+    that are not of the plain type an option is annotated with: `causal="false"` would be true.
     """
     takes = variant.options
     if takes is None:
@@ -50,6 +62,8 @@ def check_options(variant: Variant, given: Mapping[str, Any], takers: Callable[[
         raise ConfigError(
             f"{variant.name}: it needs {' and '.join(missing)}; for example attnzoo.build({variant.name!r}{example})"
         )
+    if unfit := [complaint for word, value in given.items() if (complaint := value_complaint(takes[word], value))]:
+        raise ConfigError(f"{variant.name}: {' '.join(unfit)}")
 
 
 def word_complaint(word: str, takes: Mapping[str, inspect.Parameter], takers: Callable[[str], list[str]]) -> str:
@@ -63,3 +77,13 @@ def word_complaint(word: str, takes: Mapping[str, inspect.Parameter], takers: Ca
     if ours in SPELLINGS:
         return f"{called}it does not take {ours!r}, and no other installed variant does."
     return f"unknown option {word!r}{did_you_mean(word.lower(), takes) or '.'}"
+
+
+def value_complaint(option: inspect.Parameter, value: Any) -> str:
+    """A sentence on a value of another type than the option is annotated with; "" where that is not plain to see."""
+    note = option.annotation
+    names = (note if isinstance(note, str) else inspect.formatannotation(note)).split(" | ")
+    if not PLAIN.keys() >= set(names) or value is option.default:
+        return ""
+    fits = "bool" in names if isinstance(value, bool) else isinstance(value, tuple(PLAIN[name][0] for name in names))
+    return "" if fits else f"{option.name} is {value!r}; it takes {' or '.join(PLAIN[name][1] for name in names)}."

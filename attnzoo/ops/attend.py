@@ -276,6 +276,15 @@ def check_dropout(dropout: float) -> None:
         raise ConfigError(f"dropout ({dropout}) is a share of weights: it must be at least 0 and below 1")
 
 
+def check_scale(scale: float) -> float:
+    """The scale. Raises `ConfigError` for one that leaves no logit."""
+    if not math.isfinite(scale):
+        raise ConfigError(
+            f"scale ({scale}) multiplies the logits: it must be finite, and None stands for 1/sqrt(head_dim)"
+        )
+    return scale
+
+
 def check_softcap(softcap: float) -> float:
     """The softcap. Raises `ConfigError` for one that leaves no logit."""
     if not 0 < softcap < math.inf:

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from attnzoo.errors import ConfigError, InputError, Unsupported
 from attnzoo.ops import masks
-from attnzoo.ops.attend import check, check_backend, check_dropout, serve, terms_of, why_not
+from attnzoo.ops.attend import check, check_backend, check_dropout, check_scale, serve, terms_of, why_not
 from attnzoo.ops.cache import KVCache
 from attnzoo.ops.explain import Explanation, explain
 from attnzoo.ops.heads import check_groups, head_width, merge_heads
@@ -64,7 +64,7 @@ class AttentionLayer(nn.Module):
         self.d_model, self.heads, self.kv_heads = d_model, heads, kv_heads
         self.head_dim = head_width(d_model, heads, head_dim)
         self.causal = causal
-        self.scale = self.head_dim**-0.5 if scale is None else scale
+        self.scale = self.head_dim**-0.5 if scale is None else check_scale(scale)
         self.dropout = dropout
         self.max_seq_len = max_seq_len
         self.backend = check_backend(backend)

@@ -168,8 +168,8 @@ class Rotary:
                 f"try rotary_dim={max(2, int(min(rotary_dim, head_dim)) // 2 * 2)}"
             )
         check_layout(layout)
-        if not theta > 0:
-            raise ConfigError(f"theta ({theta}) must be above 0")
+        if not 0 < theta < math.inf:
+            raise ConfigError(f"theta ({theta}) must be above 0, and finite")
         self.theta, self.layout, self.rotary_dim = theta, layout, rotary_dim
 
     def __call__(self, x: Tensor, positions: Tensor | None = None, *, offset: int = 0) -> Tensor:

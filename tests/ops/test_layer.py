@@ -70,6 +70,8 @@ def test_a_size_that_is_no_whole_number_above_zero_is_refused_by_its_name(word: 
         ({"heads": 6, "kv_heads": 4}, r"heads \(6\) must be a multiple of kv_heads \(4\); try kv_heads=3"),
         ({"dropout": 1.0}, r"dropout \(1.0\) is a share of weights: it must be at least 0 and below 1"),
         ({"dropout": -0.1}, r"dropout \(-0.1\) is a share of weights"),
+        ({"scale": math.inf}, r"scale \(inf\) multiplies the logits: it must be finite, and None stands for 1/sqrt"),
+        ({"scale": math.nan}, r"scale \(nan\) multiplies the logits"),
         (
             {"backend": "sdap"},
             r"unknown backend 'sdap'; it takes auto, eager, sdpa, banded, blocks, flex; did you mean 'sdpa'\?",

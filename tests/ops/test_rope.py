@@ -251,8 +251,8 @@ def test_an_unknown_layout_is_refused_by_the_bare_function_too() -> None:
         ops.rotate(unit(4, 0), at(1), layout="neox")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("theta", [0.0, -1.0, float("nan")])
-def test_a_theta_that_is_not_above_zero_is_refused(theta: float) -> None:
+@pytest.mark.parametrize("theta", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_theta_that_is_not_above_zero_and_finite_is_refused(theta: float) -> None:
     with pytest.raises(ConfigError, match=rf"theta \({theta}\) must be above 0"):
         ops.Rotary(8, theta=theta)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 from torch import nn
 
@@ -77,6 +79,59 @@ def test_several_wrong_words_are_answered_at_once(registry: Registry) -> None:
         ConfigError, match=r"'embed_dim' is called 'd_model' here\. 'num_heads' is called 'heads' here\."
     ):
         registry.build("tiny", embed_dim=24, num_heads=4)
+
+
+def spelled_out(
+    d_model: int,
+    causal: bool = True,
+    scale: float | None = None,
+    layout: str = "half",
+    window: int = None,  # type: ignore[assignment]  # noqa: RUF013
+    free: object = (),
+) -> nn.Module:
+    return nn.Identity()
+
+
+@pytest.mark.parametrize(
+    ("word", "value", "answer"),
+    [
+        ("causal", "false", "causal is 'false'; it takes True or False."),
+        ("causal", 0, "causal is 0; it takes True or False."),
+        ("scale", "0.5", "scale is '0.5'; it takes a number or None."),
+        ("scale", True, "scale is True; it takes a number or None."),
+        ("d_model", 24.0, "d_model is 24.0; it takes a whole number."),
+        ("d_model", None, "d_model is None; it takes a whole number."),
+        ("layout", 2, "layout is 2; it takes a word."),
+    ],
+)
+def test_a_value_of_another_type_is_refused(make_variant: MakeVariant, word: str, value: Any, answer: str) -> None:
+    registry = Registry([make_variant("tiny", spelled_out, cases=[{"d_model": 24}])])
+    with pytest.raises(ConfigError, match=f"^tiny: {re.escape(answer)}$"):
+        registry.build("tiny", **{"d_model": 24, word: value})
+
+
+@pytest.mark.parametrize("by", ["words", "types"])
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [("scale", 1), ("scale", np.float32(0.5)), ("d_model", np.int64(24)), ("window", None), ("free", object())],
+    ids=str,
+)
+def test_a_value_that_fits_or_whose_type_is_not_told_is_taken(
+    make_variant: MakeVariant, by: str, word: str, value: Any
+) -> None:
+    def build(**options: Any) -> nn.Module:
+        return spelled_out(**options)
+
+    build.__signature__ = inspect.signature(spelled_out, eval_str=by == "types")  # type: ignore[attr-defined]
+    registry = Registry([make_variant("tiny", build, cases=[{"d_model": 24}])])
+    assert isinstance(registry.build("tiny", **{"d_model": 24, word: value}), nn.Identity)
+
+
+def test_several_values_of_other_types_are_refused_at_once(registry: Registry) -> None:
+    with pytest.raises(
+        ConfigError, match=r"^tiny: heads is 'four'; it takes a whole number\. causal is 'no'; it takes"
+    ):
+        registry.build("tiny", d_model=24, heads="four", causal="no")
 
 
 def test_missing_options_are_named_with_an_example(registry: Registry) -> None:
