@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from attnzoo.checks.evidence import Evidence
-from attnzoo.checks.lab import Lab, Randomness
-from attnzoo.checks.law import ROOT, law, option
+from attnzoo.checks.lab import Case, Lab, Randomness
+from attnzoo.checks.law import ROOT, law, option, weights
 from attnzoo.errors import ConfigError, InputError
 
 
@@ -35,8 +35,8 @@ def seeded(lab: Lab, see: Evidence) -> None:
 
     Otherwise a run cannot be repeated, or a library that seeds NumPy changes your model.
     """
+    before = Randomness.stirred()
     torch.manual_seed(1)
-    before = Randomness()
     first = lab.fresh().state_dict()
     moved = [source for source in before.moved() if source != "torch's"]
     see.holds(not moved, f"building draws from torch's global generator only, not from {', '.join(moved)}")
@@ -48,6 +48,20 @@ def seeded(lab: Lab, see: Evidence) -> None:
         see.exactly(second[name], values, f"{name} of a second build with the same seed")
     drawn = [name for name in first if not torch.equal(first[name], other[name])]
     see.holds(bool(drawn), "another seed draws other parameters")
+
+
+def told_apart(case: Case) -> bool:
+    """Cases in which the weights of a head tell its parameters."""
+    return case.t > 2 and not case.flat and not case.solitary
+
+
+@law("build.heads_differ", "C16", needs=[weights], where=told_apart)
+def heads_differ(lab: Lab, see: Evidence) -> None:
+    """Heads are born different: those that start alike get the same gradients, and stay alike for ever."""
+    w = lab.fresh().eval()(lab.tokens(dtype=torch.float32), need_weights=True)[1]
+    see.finite(w, "the weights of a fresh layer")
+    alike = [h for h in range(1, w.shape[1]) if torch.equal(w[:, h], w[:, 0])]
+    see.holds(not alike, f"each head of a fresh layer has weights of its own; as the first has head {alike}")
 
 
 @law("build.apart", "C18")
@@ -127,6 +141,13 @@ def max_seq_len(lab: Lab, see: Evidence) -> None:
     x = lab.tokens(t=9)
     see.close(short(x[:, :8]), long(x[:, :8]), "8 tokens under max_seq_len=8 and under 64")
     see.raises(InputError, lambda: short(x), "9 tokens under max_seq_len=8", words=(9, 8, "max_seq_len"))
+    if lab.variant.traits.positions == "relative":
+        far = torch.arange(8, device=lab.device) * 3 + 50
+        see.close(
+            short(x[:, :8], positions=far),
+            long(x[:, :8], positions=far),
+            "8 tokens at far positions, under max_seq_len=8 and under 64: it bounds tokens, not where they stand",
+        )
     long.load_state_dict(short.state_dict(), strict=True)
     see.exactly(long(x), lab.layer(max_seq_len=64)(x), "weights loaded from max_seq_len=8 into 64")
 
@@ -138,7 +159,7 @@ def options_matter(lab: Lab, see: Evidence) -> None:
     Tried for the standard names that the variant takes.
     """
     pairs: dict[str, tuple[Any, Any]] = {
-        "scale": (0.3, 0.9),
+        "scale": (0.3, -0.3),
         "causal": (True, False),
         "bias": (True, False),
         "head_dim": (8, 12),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from attnzoo.checks.evidence import Evidence
 from attnzoo.checks.lab import Lab
-from attnzoo.checks.law import ROOT, cached, croppable, growing, law, masked, padded, staged, weights
+from attnzoo.checks.law import ROOT, cached, croppable, growing, law, masked, padded, positional, staged, weights
 from attnzoo.errors import InputError, Unsupported
 from attnzoo.variant import Variant
 
@@ -47,6 +48,7 @@ def equals_whole(lab: Lab, see: Evidence) -> None:
         cuts = {"token by token": (), "at once": (t,), "a prompt of half": (max(1, t // 2),)}
         if t > 4:
             cuts["chunks of 3, 1 and the rest"] = (3, 1, t - 4)
+            cuts["chunks of 3, none and the rest"] = (3, 0, t - 3)
         for how, sizes in cuts.items():
             stepped = fed(layer, layer.new_cache(x.shape[0], t), x, *sizes)
             order = 8 * torch.finfo(dtype).eps  # one query is summed by other kernels than many
@@ -68,7 +70,7 @@ def left_padded(lab: Lab, see: Evidence) -> None:
     layer = lab.layer()
     x = lab.tokens()
     b, t, _ = x.shape
-    lengths = [max(4, t - 2 * i) for i in range(b)]
+    lengths = [max(2, t - 5 * i) for i in range(b)]  # the first chunk is nothing but padding to some
     real = lab.padding(lengths, t, left=True)
     absolute = lab.variant.traits.positions == "absolute"
     places = (real.long().cumsum(1) - 1).clamp(min=0)
@@ -77,6 +79,7 @@ def left_padded(lab: Lab, see: Evidence) -> None:
         more = {"positions": places[:, start:end]} if absolute else {}
         outputs.append(layer(x[:, start:end], cache=cache, key_mask=real[:, :end], **more))
     y = torch.cat(outputs, dim=1)
+    see.finite(y, "outputs of a padded batch with a cache, the padded places too")
     for i in range(b):
         see.close(y[i : i + 1, real[i]], layer(x[i : i + 1, real[i]]), f"a sample of {lengths[i]} decoded in a batch")
     see.reacts(y, layer(x), "outputs when the padding is not masked")
@@ -96,20 +99,90 @@ def cached_weights(lab: Lab, see: Evidence) -> None:
     see.close(w, layer(x, need_weights=True)[1][:, :, -2:], "the weights of the last two tokens, cached and whole")
 
 
+@law(
+    "cache.positions",
+    "C12",
+    needs=[cached, positional],
+    where=lambda case: case.causal and not case.flat and not case.solitary,
+    after=(ROOT, "cache.equals_whole"),
+)
+def given_positions(lab: Lab, see: Evidence) -> None:
+    """Cached steps take the positions that they are given: in a prompt, in chunks and token by token, as in the whole.
+
+    As a left-padded batch needs, or a prompt with gaps: counted on by themselves they would be others.
+    """
+    layer = lab.layer()
+    x = lab.tokens()
+    b, t, _ = x.shape
+    index = torch.arange(t, device=lab.device)
+    step = torch.arange(1, b + 1, device=lab.device)[:, None]
+    for how, places in {"one for all": 3 * index + 2, "per sample": step * (index + 1)}.items():
+        whole = layer(x, positions=places)
+        for sizes in ([1] * t, [3, 1, t - 4]):
+            cache, start, outputs = layer.new_cache(b, t), 0, []
+            for size in sizes:
+                end = start + size
+                outputs.append(layer(x[:, start:end], cache=cache, positions=places[..., start:end]))
+                start = end
+            see.close(torch.cat(outputs, dim=1), whole, f"outputs of cached steps at positions {how}, and of the whole")
+        see.reacts(layer(x), whole, f"the output at positions {how}")
+
+
+@law(
+    "cache.long",
+    "C12",
+    needs=[cached],
+    cases="default",
+    where=lambda case: case.causal,
+    after=(ROOT, "cache.equals_whole"),
+)
+def long(lab: Lab, see: Evidence) -> None:
+    """Hundreds of tokens decode as the whole: with a cache that grows, where it can, and a padded batch, where it may.
+
+    Beyond the sizes of rooms, blocks and tables: 250 tokens at once, then two chunks, then one by one.
+    """
+    layer = lab.layer()
+    x = lab.tokens(2, 300)
+    absolute = lab.variant.traits.positions == "absolute"
+    padded_too = lab.variant.traits.key_mask and not absolute
+    real = lab.padding([300, 281], 300, left=True)
+    with torch.no_grad():
+        whole = layer(x, **({"key_mask": real} if padded_too else {}))
+        cache = layer.new_cache(2) if growing(lab.variant) is None else layer.new_cache(2, 300)
+        start = 0
+        for size in (250, 20, 18, *[1] * 12):
+            end = start + size
+            y = layer(x[:, start:end], cache=cache, **({"key_mask": real[:, :end]} if padded_too else {}))
+            see.close(y, whole[:, start:end], f"tokens {start} to {end} of 300, with a cache", plain=1e-12)
+            start = end
+        see.reacts(whole[:, 250:], layer(x[:, 250:]), "the last outputs when what came before is forgotten")
+    see.holds(cache.length == 300, f"after 300 tokens length is 300, not {cache.length}")
+
+
 @law("cache.counts", "C13", needs=[cached, key_value, staged], where=lambda case: case.causal)
 def counts(lab: Lab, see: Evidence) -> None:
-    """`length` counts the tokens held and `nbytes` their bytes: 2 · b · kv_heads · length · head_dim · itemsize."""
+    """`length` counts the tokens held and `nbytes` their bytes: as many for each token, and no more than its keys and
+    values have, 2 · b · kv_heads · length · head_dim · itemsize.
+
+    Less where a cache holds something smaller, from which it makes them.
+    """
     for dtype in (*lab.dtypes(), torch.bfloat16):
         layer = lab.layer(dtype)
         x = lab.tokens(dtype=dtype)
         k, v = layer.project(x)[1:]
         cache = layer.new_cache(x.shape[0], x.shape[1] + 3)
         see.holds(cache.length == 0 and cache.nbytes == 0, "a new cache holds nothing")
+        bytes_of = {}
         for length, size in ((3, 3), (4, 1)):
             layer(x[:, length - size : length], cache=cache)
             see.holds(cache.length == length, f"after {length} tokens length is {length}, not {cache.length}")
-            due = (math.prod(k.shape) + math.prod(v.shape)) // x.shape[1] * length * x.element_size()
-            see.holds(cache.nbytes == due, f"{length} tokens take {due} bytes in {dtype}, not {cache.nbytes}")
+            most = (math.prod(k.shape) + math.prod(v.shape)) // x.shape[1] * length * x.element_size()
+            see.holds(
+                0 < cache.nbytes <= most, f"{length} tokens take at most {most} bytes in {dtype}, not {cache.nbytes}"
+            )
+            bytes_of[length] = cache.nbytes
+        due = bytes_of[3] * 4 // 3
+        see.holds(bytes_of[4] == due, f"4 tokens take {due} bytes, since 3 take {bytes_of[3]}; not {bytes_of[4]}")
 
 
 @law("cache.reset", "C13", needs=[cached], where=lambda case: case.causal, after=(ROOT, "cache.equals_whole"))
@@ -138,28 +211,31 @@ def crop(lab: Lab, see: Evidence) -> None:
     cache.crop(3)
     see.holds(cache.length == 3, f"after crop(3) length is 3, not {cache.length}")
     see.close(fed(layer, cache, x[:, 3:]), layer(x)[:, 3:], "outputs after a rejected guess")
-    see.raises(InputError, lambda: cache.crop(t + 1), f"crop({t + 1}) of {t} tokens", words=(t + 1, t))
+    for wrong in (t + 1, -1):
+        see.raises(InputError, partial(cache.crop, wrong), f"crop({wrong}) of {t} tokens", words=(wrong, t))
 
 
 @law("cache.reorder", "C13", needs=[cached], where=lambda case: case.causal, after=(ROOT, "cache.equals_whole"))
 def reorder(lab: Lab, see: Evidence) -> None:
     """`reorder(index)` makes row i what row index[i] was, keys and values alike, as beam search needs.
 
-    With an index that names one row twice: a permutation would hide that only half of the cache was moved.
+    With an index that names one row twice, since a permutation would hide that only half of the cache was moved; and
+    with a permutation, which may be done in place, row after row, and go wrong.
     """
     layer = lab.layer()
     x = lab.tokens(b=3)
     t = x.shape[1]
-    index = torch.tensor([2, 0, 0], device=lab.device)
-    cache = layer.new_cache(3, t)
-    layer(x[:, :-1], cache=cache)
-    held = cache.length, cache.nbytes
-    cache.reorder(index)
-    see.holds((cache.length, cache.nbytes) == held, "reorder keeps length and bytes")
-    beams = torch.cat([x[index, :-1], x[:, -1:]], dim=1)
-    see.close(layer(x[:, -1:], cache=cache), layer(beams)[:, -1:], "the next output of the reordered beams")
-    if not lab.case.solitary:
-        see.reacts(layer(beams)[:, -1:], layer(x)[:, -1:], "the next output without reorder")
+    for rows in ([2, 0, 0], [2, 0, 1], [1, 2, 0]):
+        index = torch.tensor(rows, device=lab.device)
+        cache = layer.new_cache(3, t)
+        layer(x[:, :-1], cache=cache)
+        held = cache.length, cache.nbytes
+        cache.reorder(index)
+        see.holds((cache.length, cache.nbytes) == held, "reorder keeps length and bytes")
+        beams = torch.cat([x[index, :-1], x[:, -1:]], dim=1)
+        see.close(layer(x[:, -1:], cache=cache), layer(beams)[:, -1:], f"the next output of beams reordered by {rows}")
+        if not lab.case.solitary:
+            see.reacts(layer(beams)[:, -1:], layer(x)[:, -1:], "the next output without reorder")
 
 
 @law("cache.masked", "C4", needs=[cached, masked], where=lambda case: case.causal, after=(ROOT, "cache.equals_whole"))
@@ -231,10 +307,20 @@ def overflow(lab: Lab, see: Evidence) -> None:
         see.raises(
             InputError, lambda: layer(x[:, -1:], cache=cache, key_mask=wrong), "a key_mask too long", words=(t + 5,)
         )
+    if lab.variant.traits.mask:
+        full = torch.ones(1, t - 1, dtype=torch.bool, device=lab.device)
+        for what, mask in {"a mask of integers": full.long(), "a mask too long": full.new_ones(1, t + 5)}.items():
+            see.raises(InputError, partial(layer, x[:, -1:], cache=cache, mask=mask), what, words=("mask",))
+    if lab.variant.traits.takes_positions:
+        wrong_places = torch.zeros(3, dtype=torch.long, device=lab.device)
+        call = partial(layer, x[:, -1:], cache=cache, positions=wrong_places)
+        see.raises(InputError, call, "3 positions for a token", words=(3,))
     see.holds((cache.length, cache.nbytes) == held, "refused calls leave the cache as it was")
-    see.close(
-        layer(x[:, t - 2 : t - 1], cache=cache), layer(x)[:, t - 2 : t - 1], "the token that fits, after refusals"
-    )
+    untroubled = layer.new_cache(b, t - 1)
+    layer(x[:, : t - 2], cache=untroubled)
+    token = x[:, t - 2 : t - 1]
+    due = layer(token, cache=untroubled)
+    see.close(layer(token, cache=cache), due, "the token that fits, after refusals and without")
 
 
 @law("cache.gradients", "C13", needs=[cached], where=lambda case: case.causal, after=(ROOT, "cache.equals_whole"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -49,10 +50,31 @@ def no_future(lab: Lab, see: Evidence) -> None:
         see.reacts(free(x)[:, :1], free(changed)[:, :1], "the first output with causal=False")
 
 
+@law("causality.long", "C5", needs=[causal], cases="default", where=is_causal)
+def far(lab: Lab, see: Evidence) -> None:
+    """On hundreds of tokens too: no output moves with a later token, and one without gradients is one with them.
+
+    At the edges of blocks of 64 and 128, which code that goes by blocks or tables reaches here only.
+    """
+    layer = lab.layer()
+    x, other = lab.tokens(1, 300), lab.tokens(1, 300, draw=1)
+    calls = {how: call for how, call in _modes(lab, layer, 300).items() if how in ("plain", "mask", "key_mask")}
+    for how, call in calls.items():
+        with torch.no_grad():
+            before = call(x)
+            for j in (65, 128, 200, 257):
+                after = call(torch.cat([x[:, :j], other[:, j:]], dim=1))
+                see.close(
+                    after[:, :j], before[:, :j], f"{how}, 300 tokens: outputs before {j}, when those from {j} on change"
+                )
+                see.reacts(before[:, j:], after[:, j:], f"{how}: outputs from token {j} on")
+        see.close(call(x), before, f"{how}: outputs of 300 tokens with gradients, and without")
+
+
 def _modes(lab: Lab, layer: Any, t: int) -> dict[str, Callable[[Tensor], Tensor]]:
     """The ways to call a layer that must all be causal."""
     traits = lab.variant.traits
-    modes: dict[str, Callable[[Tensor], Tensor]] = {"plain": layer, "train": lambda x: _in_training(layer, x)}
+    modes: dict[str, Callable[[Tensor], Tensor]] = {"plain": layer, "train": lambda x: _in_training(layer, x, lab.seed)}
     if traits.weights:
         modes["need_weights"] = lambda x: layer(x, need_weights=True)[0]
     if traits.mask:
@@ -71,7 +93,9 @@ def _real(x: Tensor) -> Tensor:
     return torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
 
 
-def _in_training(layer: Any, x: Tensor) -> Tensor:
+def _in_training(layer: Any, x: Tensor, seed: int) -> Tensor:
+    """The output in train mode; what dropout draws is the same each time."""
+    torch.manual_seed(seed)
     layer.train()
     try:
         y: Tensor = layer(x)
@@ -103,14 +127,20 @@ def dependencies(lab: Lab, see: Evidence) -> None:
 
 @law("causality.cross_sees_all", "C5", needs=[cross, sees_all], where=lambda case: not case.causal)
 def cross_sees_all(lab: Lab, see: Evidence) -> None:
-    """With `context`, every query sees every token of it: cross-attention has no causal order."""
+    """With `context`, every query sees every token of it, and no other token of its own sequence.
+
+    Cross-attention has no causal order. A context as long as the sequence is the one that can be mistaken for it.
+    """
     layer = lab.layer()
     t = lab.case.t
-    x, context = lab.tokens(b=1, t=t), lab.tokens(b=1, t=t + 4, draw=1)
-    everything = torch.ones(t, t + 4, dtype=torch.bool, device=lab.device)
-    see.exactly(
-        depends(lambda leaf: layer(x, leaf), context), everything, "which outputs depend on which context tokens"
-    )
+    for s in (t + 4, t):
+        x, context = lab.tokens(b=1, t=t), lab.tokens(b=1, t=s, draw=1)
+        everything = torch.ones(t, s, dtype=torch.bool, device=lab.device)
+        heard = depends(partial(layer, x), context)
+        see.exactly(heard, everything, f"which outputs depend on which of {s} context tokens")
+        own = torch.eye(t, dtype=torch.bool, device=lab.device)
+        asked = depends(partial(layer, context=context), x)
+        see.exactly(asked & ~own, own & ~own, f"which outputs depend on another token that asks, beside {s} of context")
 
 
 def depends(call: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:

@@ -17,6 +17,9 @@ from attnzoo.checks import reference
 from attnzoo.errors import ConfigError, did_you_mean
 from attnzoo.variant import Variant
 
+# No law asks for more tokens than this.
+LONGEST = 2048
+
 
 @dataclass(frozen=True)
 class Case:
@@ -60,11 +63,15 @@ def option_cases(variant: Variant) -> list[Case]:
 
     The input's batch and length differ from every size among the options, and from each other.
     """
-    named: dict[str, dict[str, Any]] = {f"options-{i}": dict(options) for i, options in enumerate(variant.cases)}
-    first = dict(variant.cases[0])
+    own = [{**_room(variant), **options} for options in variant.cases]
+    named: dict[str, dict[str, Any]] = {f"options-{i}": options for i, options in enumerate(own)}
+    first = own[0]
     takes = variant.options or {}
     if variant.traits.causal == "optional":
-        named["not-causal"] = {**first, "causal": False}
+        named["not-causal" if Case("", first, 0, 0).causal else "causal"] = {
+            **first,
+            "causal": not first.get("causal", True),
+        }
     if "scale" in takes:
         named["scale-0"] = {**first, "scale": 0.0}
     if "bias" in takes:
@@ -86,18 +93,30 @@ def option_cases(variant: Variant) -> list[Case]:
 
 def size_cases(variant: Variant) -> list[Case]:
     """The default options on the sizes at which code takes another path."""
-    options = dict(variant.cases[0])
+    options = {**_room(variant), **variant.cases[0]}
     heads = int(options.get("heads", 2))
     sizes = {
         "one-token": (2, 1),
         "batch-1": (1, 7),
         "batch-3": (3, 7),
+        "batch-9": (9, 5),
         "batch-heads": (heads, 7),
         "batch-tokens": (5, 5),
         "length-17": (2, 17),
         "length-71": (2, 71),
     }
     return [Case(name, options, b, t) for name, (b, t) in sizes.items()]
+
+
+def _room(variant: Variant) -> dict[str, Any]:
+    """What a build takes for granted and the laws must know: a causality that is off, a length that ends too early."""
+    takes = variant.options or {}
+    given: dict[str, Any] = {}
+    if "causal" in takes and takes["causal"].default is False:
+        given["causal"] = False
+    if "max_seq_len" in takes and isinstance(takes["max_seq_len"].default, int):
+        given["max_seq_len"] = LONGEST
+    return given
 
 
 def find_case(words: str, cases: Sequence[Case]) -> Case:
@@ -190,10 +209,10 @@ class Lab:
     def documents(self, b: int, t: int) -> Tensor:
         """Ids (b, t) of packed documents, in pieces of 1 to 5 tokens that differ from sample to sample.
 
-        The names are no consecutive numbers, may be below zero, and each sample's first name comes again at its end:
-        a document is known by its id, not by its borders.
+        The names are any integers: two that are one number in float32, two that are one in a byte, -1, 0. Each
+        sample's first name comes again at its end: a document is known by its id, not by its borders.
         """
-        names = [70_000, -3, 12, 5, 1_000_003, 0, 8, -41]
+        names = [2**25, 2**25 + 1, -1, 5, 261, 0, 8, -41]
         generator = torch.Generator().manual_seed(1000 * self.seed + 11)
         rows = []
         for sample in range(b):
@@ -275,7 +294,13 @@ def tensor(values: np.ndarray[Any, Any]) -> Tensor:
 
 
 class Randomness:
-    """The state of every random source a layer could touch."""
+    """The state of every random source a layer could touch; `stirred`, so that it is no seed's first one."""
+
+    @classmethod
+    def stirred(cls) -> Randomness:
+        """The state after a draw: a source that a layer seeds has moved then, even if it was seeded so before."""
+        torch.rand(()), random.random(), np.random.random()
+        return cls()
 
     def __init__(self) -> None:
         self.torch, self.python = torch.random.get_rng_state(), random.getstate()
@@ -292,3 +317,33 @@ class Randomness:
         if repr(self.numpy) != repr(now.numpy):
             moved.append("NumPy's")
         return moved
+
+
+class Switches:
+    """What is set for the whole process, and is nobody's to leave changed."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {
+            "gradients": torch.is_grad_enabled(),
+            "the default dtype": torch.get_default_dtype(),
+            "float32 matmul precision": torch.get_float32_matmul_precision(),
+            "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
+            "the number of threads": torch.get_num_threads(),
+            "autocast": torch.is_autocast_enabled("cpu"),
+            "anomaly detection": torch.is_anomaly_enabled(),
+        }
+
+    def moved(self) -> list[str]:
+        """The names of the switches that are set otherwise now."""
+        now = Switches().values
+        return [name for name, value in self.values.items() if now[name] != value]
+
+    def restore(self) -> None:
+        """Set them back."""
+        torch.set_grad_enabled(self.values["gradients"])
+        torch.set_default_dtype(self.values["the default dtype"])
+        torch.set_float32_matmul_precision(self.values["float32 matmul precision"])
+        torch.use_deterministic_algorithms(self.values["deterministic algorithms"])
+        torch.set_num_threads(self.values["the number of threads"])
+        torch.set_autocast_enabled("cpu", self.values["autocast"])
+        torch.autograd.set_detect_anomaly(self.values["anomaly detection"])

@@ -105,6 +105,12 @@ def weights(variant: Variant) -> str | None:
     return None if variant.traits.weights else "declares that it returns no weights"
 
 
+def normalised(variant: Variant) -> str | None:
+    """Its rows sum to one, so that a softmax over the keys is all there is."""
+    rows = variant.traits.rows
+    return None if rows == "one" else f"declares rows {rows!r}, not 'one'"
+
+
 def masked(variant: Variant) -> str | None:
     """It takes `mask`."""
     return None if variant.traits.mask else "declares that it takes no mask"

@@ -1,4 +1,4 @@
-"""The law of learning: gradients that are right go downhill."""
+"""Laws of learning: gradients reach what they must, and go downhill."""
 
 from __future__ import annotations
 
@@ -6,12 +6,47 @@ from itertools import pairwise
 
 import torch
 
+from attnzoo.checks import tolerance
 from attnzoo.checks.evidence import Evidence
 from attnzoo.checks.lab import Lab
 from attnzoo.checks.law import law
 
 STEPS = 10
 HALVINGS = 25
+
+
+@law("learning.reaches", "C16")
+def reaches(lab: Lab, see: Evidence) -> None:
+    """Every parameter gets a gradient: none is left over, cut off, or applied to nothing."""
+    layer = lab.layer()
+    layer(lab.tokens()).square().sum().backward()
+    missed = [name for name, parameter in layer.named_parameters() if parameter.grad is None]
+    see.holds(not missed, f"every parameter gets a gradient, but not {', '.join(missed)}")
+
+
+@law("learning.frozen", "C16")
+def frozen(lab: Lab, see: Evidence) -> None:
+    """Frozen parameters stop no gradient: the input of a frozen layer gets the one that it gets of a trained layer.
+
+    And the other way round: the parameters get theirs where the input asks for none, as in a first layer.
+    """
+    layer = lab.layer()
+    x, dy = lab.tokens(), lab.tokens(draw=2)
+    leaf, own = x.clone().requires_grad_(), list(layer.parameters())
+    due, *due_own = torch.autograd.grad(layer(leaf), [leaf, *own], dy, allow_unused=True)
+    for (name, _), got, of_both in zip(
+        layer.named_parameters(), torch.autograd.grad(layer(x), own, dy, allow_unused=True), due_own, strict=True
+    ):
+        if of_both is not None:
+            what = f"the gradient of {name}, where the input asks for none"
+            see.holds(got is not None, f"{what}, is there")
+            see.close(got, of_both, what, plain=tolerance.rounding(x.dtype))
+    for parameter in own:
+        parameter.requires_grad_(False)
+    y = layer(leaf)
+    see.holds(y.requires_grad, "the output of a frozen layer carries the gradient of its input")
+    (got,) = torch.autograd.grad(y, leaf, dy)
+    see.close(got, due, "the input's gradient of a frozen layer, and of one that learns")
 
 
 @law("learning.ten_steps", "C16", cases="options")
@@ -21,7 +56,7 @@ def ten_steps(lab: Lab, see: Evidence) -> None:
     The loss is the squared distance to a layer with other parameters. The first step must gain at least a third of
     what the slope promises; the step length that does is kept, or halved while it is too long for the steps after.
     """
-    layer = lab.fresh().double()
+    layer = lab.fresh().double().eval()  # without dropout, whatever the case asks for
     x = lab.tokens()
     with torch.no_grad():
         target = lab.layer()(x)

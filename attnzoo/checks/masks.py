@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import torch
@@ -10,7 +11,18 @@ from torch import Tensor
 from attnzoo.checks import reference
 from attnzoo.checks.evidence import Evidence
 from attnzoo.checks.lab import Case, Lab
-from attnzoo.checks.law import ROOT, law, masked, padded, plain, sees_all, sees_known, staged, weights
+from attnzoo.checks.law import (
+    ROOT,
+    law,
+    masked,
+    normalised,
+    padded,
+    plain,
+    sees_all,
+    sees_known,
+    staged,
+    weights,
+)
 
 
 def several(case: Case) -> bool:
@@ -96,13 +108,108 @@ def per_sample(lab: Lab, see: Evidence) -> None:
         together = layer(x, mask=mask)
         alone = torch.cat([layer(x[i : i + 1], mask=mask[i : i + 1]) for i in range(b)])
         see.close(together, alone, f"samples under masks {shape}, together and alone")
-    one_row = lab.mask(b, 1, 1, t)
-    one_row[..., 0] = True
-    see.close(
-        layer(x, mask=one_row),
-        layer(x, mask=one_row.expand(b, heads, t, t)),
-        "a mask (b, 1, 1, s), broadcast and whole",
-    )
+
+
+@law("mask.broadcasts", "C4", needs=[masked], cases="default", where=several, after=(ROOT, "mask.all_true"))
+def broadcasts(lab: Lab, see: Evidence) -> None:
+    """A mask of 4 axes may be 1 along any of them, and means what it means written out: boolean or floating.
+
+    Along the keys as well, where a floating one changes nothing, and a boolean one hides all or nothing from a query.
+    """
+    layer = lab.layer()
+    x = lab.tokens()
+    b, t, _ = x.shape
+    heads = int(lab.case.options.get("heads", 1))
+    whole, added = lab.mask(b, heads, t, t), 2 * lab.normal(b, heads, t, t, draw=3)
+    for axes in itertools.product((False, True), repeat=4):
+        part = tuple(slice(None) if full else slice(-2, -1) for full in axes)
+        for mask in (whole[part], added[part]):
+            written = mask.expand(b, heads, t, t).contiguous()
+            form = f"a {mask.dtype} mask {tuple(mask.shape)}"
+            see.close(
+                layer(x, mask=mask), layer(x, mask=written), f"the output under {form}, broadcast and written out"
+            )
+    see.reacts(layer(x), layer(x, mask=added), "the output under a floating mask")
+
+
+@law("mask.heads", "C4", needs=[masked, weights], where=several, after=(ROOT, "mask.all_true"))
+def each_head(lab: Lab, see: Evidence) -> None:
+    """A mask (b, h, t, s) blocks in each head what it says of that head: there its weight is exactly zero.
+
+    A mask for several heads that goes through another order of axes, or is taken for none since the first head's
+    allows all, reaches the wrong head.
+    """
+    layer = lab.layer()
+    x = lab.tokens()
+    b, t, _ = x.shape
+    heads = int(lab.case.options.get("heads", 1))
+    mask = lab.mask(b, heads, t, t)
+    if heads > 1:
+        mask[0, 0] = True
+    w = layer(x, mask=mask, need_weights=True)[1]
+    behind = w.masked_select(~mask)
+    see.exactly(behind, torch.zeros_like(behind), "weights behind a mask for each head")
+    see.reacts(torch.zeros_like(w), w, "weights before the mask")
+    see.reacts(layer(x), layer(x, mask=mask), "the output under a mask for each head")
+
+
+@law("mask.weighs", "C3", needs=[masked, weights, normalised], where=several, after=(ROOT, "mask.all_true"))
+def weighs(lab: Lab, see: Evidence) -> None:
+    """A floating mask multiplies each weight by its exponential, before the row is made to sum to 1.
+
+    In each head by its own: whatever the logits are, the weights without a mask tell those with one.
+    """
+    layer = lab.layer()
+    x = lab.tokens()
+    b, t, _ = x.shape
+    heads = int(lab.case.options.get("heads", 1))
+    bias = lab.normal(b, heads, t, t, draw=3)
+    before, after = layer(x, need_weights=True)[1], layer(x, mask=bias, need_weights=True)[1]
+    due = before * bias.exp()
+    see.close(after, due / due.sum(-1, keepdim=True), "the weights under a floating mask")
+    see.reacts(before, after, "the weights under a floating mask")
+
+
+@law("mask.low", "C3", needs=[masked, normalised], where=several, after=(ROOT, "mask.all_true"))
+def low(lab: Lab, see: Evidence) -> None:
+    """Only -inf blocks: a row of numbers however low is a row of softmax, not one that sees nothing.
+
+    The same number in a whole row changes nothing; the type's lowest drowns the logits, and leaves equal weights.
+    """
+    layer = lab.layer()
+    x = lab.tokens()
+    t = x.shape[1]
+    y, nothing = layer(x), layer(x, mask=torch.full((t, t), float("-inf"), dtype=x.dtype, device=lab.device))
+    for number in (-2e4, torch.finfo(x.dtype).min):
+        mask = torch.full((t, t), number, dtype=x.dtype, device=lab.device)
+        lowered = layer(x, mask=mask)
+        see.finite(lowered, f"the output under a mask of {number:.3g}")
+        see.differs(nothing, lowered, f"the outputs under a mask of -inf and of {number:.3g}")
+        if number > -1e5:
+            order = -number * torch.finfo(x.dtype).eps
+            see.close(lowered, y, f"the output under a mask of {number:.3g}, and under none", plain=order)
+
+
+@law("mask.learns", "C3", needs=[masked], where=several, after=(ROOT, "mask.all_true"))
+def learns(lab: Lab, see: Evidence) -> None:
+    """A floating mask gets its gradient, as a learned bias needs: the slope of the output along it, to 1e-7."""
+    layer = lab.layer()
+    x, dy = lab.tokens(), lab.tokens(draw=2)
+    b, t, _ = x.shape
+    for shape in ((t, t), (b, 1, t, t)):
+        mask = lab.normal(*shape, draw=3).requires_grad_()
+        (gradient,) = torch.autograd.grad(layer(x, mask=mask), mask, dy, allow_unused=True)
+        see.holds(gradient is not None, f"a floating mask {shape} gets a gradient")
+        along, step = lab.normal(*shape, draw=4), 1e-5
+        with torch.no_grad():
+            ends = [float((layer(x, mask=mask + sign * step * along) * dy).sum()) for sign in (1, -1)]
+            due = float((gradient * along).sum())
+        off = abs((ends[0] - ends[1]) / (2 * step) - due) / max(1.0, float(gradient.abs().max()))
+        see.holds(
+            off < 1e-7, f"the slope along a floating mask {shape} is its gradient to 1e-7; it is off by {off:.1e}"
+        )
+    plain, moved = layer(x), layer(x, mask=2 * lab.normal(t, t, draw=3))
+    see.reacts(plain, moved, "the output under a floating mask")
 
 
 @law("mask.adds", "C3", needs=[masked, plain, staged], where=several, after=(ROOT, "mask.all_true"))
@@ -283,7 +390,8 @@ def poison(lab: Lab, see: Evidence) -> None:
         seen = [i for i in range(t) if i != hidden]
         asked = {"key_mask": real}
         clean, clean_gradient = _seen_gradient(layer, x, asked, seen)
-        for size in (1e4, 1e15):
+        # What is more than a softmax may multiply three tokens, whose cube must fit.
+        for size in (1e4, 1e15 if lab.variant.traits.plain or dtype == torch.float64 else 1e10):
             loud = x.clone()
             loud[:, hidden] = size
             y, gradient = _seen_gradient(layer, loud, asked, seen)

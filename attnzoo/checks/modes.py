@@ -3,31 +3,71 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
 
 import torch
 
 from attnzoo.checks.evidence import Evidence
-from attnzoo.checks.lab import Lab, Randomness
-from attnzoo.checks.law import law, option, weights
+from attnzoo.checks.lab import Lab, Randomness, Switches
+from attnzoo.checks.law import law, option, staged, weights
 from attnzoo.checks.truth import questions
 
 
 @law("mode.inputs_untouched", "C13")
 def inputs_untouched(lab: Lab, see: Evidence) -> None:
-    """A call changes none of its inputs: tokens, masks, positions, context."""
+    """A call changes none of its inputs: tokens, masks, positions, context; nor what they ask of autograd.
+
+    In eval and in training, with gradients and without, where code feels free to write in place.
+    """
     layer = lab.layer()
     x = lab.tokens()
-    for how, asked in questions(lab, x).items():
+    asks = questions(lab, x)
+    if lab.variant.traits.mask:
+        low = torch.where(lab.mask(x.shape[1], x.shape[1]), 0.0, -1e9).to(x.dtype)
+        asks["a mask of 0 and -1e9"] = {"mask": low}
+    for how, asked in asks.items():
         given = {"x": x, **asked}
         before = {word: values.clone() for word, values in given.items()}
-        layer(x, **asked)
-        for word, values in given.items():
-            see.exactly(values, before[word], f"{word} after a call, {how}")
+        for training, graph in ((False, True), (False, False), (True, True)):
+            layer.train(training)
+            with torch.set_grad_enabled(graph):
+                layer(x, **asked)
+            for word, values in given.items():
+                see.exactly(values, before[word], f"{word} after a call, {how}")
+                see.holds(not values.requires_grad, f"{word} asks for no gradient after a call, {how}")
+    layer.eval()
     if lab.variant.traits.cross and not lab.case.causal:
         context = lab.tokens(t=5, draw=1)
         before_context = context.clone()
         layer(x, context)
         see.exactly(context, before_context, "context after a call")
+
+
+@law("mode.reads_anew", "C18")
+def reads_anew(lab: Lab, see: Evidence) -> None:
+    """Nothing is remembered by the look of an input: a tensor that was changed in place is read again.
+
+    A table of masks, or of a context's keys, that is kept by the identity of the tensor answers for an old one.
+    """
+    layer = lab.layer()
+    x = lab.tokens()
+    asks = questions(lab, x)
+    if lab.variant.traits.cross and not lab.case.causal:
+        asks["context"] = {"context": lab.tokens(t=5, draw=1)}
+    for how, asked in asks.items():
+        for graph in (True, False):
+            given = {"x": x.clone(), **{word: values.clone() for word, values in asked.items()}}
+            with torch.set_grad_enabled(graph):
+                layer(**given)
+                for values in given.values():
+                    values.copy_(values.flip(0) if values.shape[0] > 1 else values.flip(-1))
+                again, due = layer(**given), layer(**{word: values.clone() for word, values in given.items()})
+                see.exactly(again, due, f"the output, {how}, when what was given is changed in place, and of a copy")
+    see.reacts(layer(x), layer(x.flip(-1)), "the output of other tokens")
 
 
 @law("mode.repeatable", "C18")
@@ -37,7 +77,7 @@ def repeatable(lab: Lab, see: Evidence) -> None:
     x = lab.tokens()
     stored = copy.deepcopy(layer.state_dict())
     buffers = {name: values.clone() for name, values in layer.named_buffers()}
-    before = Randomness()
+    before = Randomness.stirred()
     y = layer(x)
     longer = lab.tokens(b=x.shape[0] + 1, t=2 * x.shape[1] + 3, draw=1)
     layer(longer)
@@ -45,6 +85,7 @@ def repeatable(lab: Lab, see: Evidence) -> None:
         layer(longer, need_weights=True)
     again = layer(x)
     moved = before.moved()
+    _results_stay(lab, see, layer, x)
     see.holds(not moved, f"a call in eval touches no random state, not {', '.join(moved)}")
     see.exactly(again, y, "the output of a second call, after other inputs")
     for name, values in layer.state_dict().items():
@@ -52,6 +93,86 @@ def repeatable(lab: Lab, see: Evidence) -> None:
     for name, values in layer.named_buffers():
         if name in buffers and buffers[name].shape == values.shape:
             see.exactly(values, buffers[name], f"the buffer {name} after calls")
+
+
+def _results_stay(lab: Lab, see: Evidence, layer: Any, x: torch.Tensor) -> None:
+    """What a call returned is the caller's: a later call on as many tokens does not write into it."""
+    other = lab.tokens(draw=3)
+    for graph in (True, False):
+        with torch.set_grad_enabled(graph):
+            results = {"output": layer(x)}
+            if lab.variant.traits.weights:
+                results["output beside weights"], results["weights"] = layer(x, need_weights=True)
+            kept = {name: values.clone() for name, values in results.items()}
+            layer(other)
+            if lab.variant.traits.weights:
+                layer(other, need_weights=True)
+        for name, values in results.items():
+            see.exactly(values, kept[name], f"the {name} of a call, after another call")
+
+
+@law("mode.keeps_nothing", "C18")
+def keeps_nothing(lab: Lab, see: Evidence) -> None:
+    """A call holds on to nothing: once the caller lets go of them, its input, mask and results are freed.
+
+    What is kept in a list, or on the layer, grows, and cannot be copied.
+    """
+    layer = lab.layer()
+    for graph in (True, False):
+        with torch.set_grad_enabled(graph):
+            x = lab.tokens()
+            given = {"x": x, **({"mask": lab.mask(x.shape[1], x.shape[1])} if lab.variant.traits.mask else {})}
+            results = {"output": layer(**given)}
+            if lab.variant.traits.weights:
+                results["output beside weights"], results["weights"] = layer(**given, need_weights=True)
+        held = {name: weakref.ref(values) for name, values in {**given, **results}.items()}
+        del x, given, results
+        if any(left() is not None for left in held.values()):  # in a circle, perhaps, that nobody holds on to
+            gc.collect()
+        for name, left in held.items():
+            see.holds(left() is None, f"the {name} of a call is freed when its caller lets go of it")
+
+
+@law("mode.leaves_switches", "C18")
+def leaves_switches(lab: Lab, see: Evidence) -> None:
+    """A call leaves torch as it was: whether gradients flow, the default type, the precision of products.
+
+    A refused call too: what is switched off on the way in must be switched on again on every way out.
+    """
+    before = Switches()
+    layer = lab.layer(torch.float32)
+    x = lab.tokens(dtype=torch.float32)
+    calls: dict[str, Callable[[], Any]] = {
+        "building": lab.fresh,
+        "a call": lambda: layer(x),
+        "a call in training": lambda: layer.train()(x),
+        "a refused call": lambda: layer(x[..., :-1]),
+    }
+    if lab.variant.traits.weights:
+        calls["a call for weights"] = lambda: layer.eval()(x, need_weights=True)
+    if lab.variant.traits.mask:
+        calls["a call with a mask that does not fit"] = lambda: layer(x, mask=torch.ones(1, 1, 1, dtype=torch.bool))
+    for what, call in calls.items():
+        with suppress(Exception):
+            call()
+        moved = before.moved()
+        before.restore()
+        see.holds(not moved, f"{what} leaves as they were {', '.join(before.values)}; it changed {', '.join(moved)}")
+
+
+@law("mode.reaches_all", "C18")
+def reaches_all(lab: Lab, see: Evidence) -> None:
+    """`train` and `eval` reach every module, and change nothing else: what was frozen stays frozen."""
+    layer = lab.layer()
+    frozen = next(iter(layer.parameters())).requires_grad_(False)
+    for training in (True, False, True):
+        layer.train(training)
+        missed = [name or "the layer" for name, module in layer.named_modules() if module.training is not training]
+        mode = "train" if training else "eval"
+        see.holds(not missed, f"{mode}() puts every module in {mode} mode, but not {', '.join(missed)}")
+        named = layer.named_parameters()
+        changed = [name for name, parameter in named if parameter.requires_grad is (parameter is frozen)]
+        see.holds(not changed, f"{mode}() leaves requires_grad as it was, but not of {', '.join(changed)}")
 
 
 @law("mode.train_is_eval", "C12", cases="all")
@@ -81,13 +202,59 @@ def dropout(lab: Lab, see: Evidence) -> None:
     see.exactly(with_half(x), y, "the output in eval with dropout=0.5 and with none")
     for layer in (without, with_zero, with_half):
         layer.train()
-    see.exactly(with_zero(x), without(x), "the output in training with dropout=0 and with none")
+    if lab.variant.options is None or not lab.variant.options["dropout"].default:
+        see.exactly(with_zero(x), without(x), "the output in training with dropout=0 and with none")
+    for how, asked in questions(lab, x).items():
+        first, second = with_half(x, **asked), with_half(x, **asked)
+        see.differs(first, second, f"two outputs in training with dropout=0.5, {how}")
+    if lab.variant.traits.cache != "none" and lab.causal:
+        first, second = (with_half(x, cache=with_half.new_cache(x.shape[0], x.shape[1])) for _ in range(2))
+        see.differs(first, second, "two outputs in training with dropout=0.5 and a cache")
     torch.manual_seed(1)
     first, second = with_half(x), with_half(x)
     see.differs(y, first, "the outputs in eval and in training with dropout=0.5")
     see.differs(first, second, "two outputs in training with dropout=0.5")
     torch.manual_seed(1)
     see.exactly(with_half(x), first, "the output in training under the same seed")
+
+
+@law("mode.dropout_pattern", "C11", needs=[option("dropout"), staged, weights], cases="default")
+def dropout_pattern(lab: Lab, see: Evidence) -> None:
+    """Each weight is dropped by itself, or kept and scaled up by 1 / (1 - p); nothing else is dropped.
+
+    Read by one-hot values, which make the weighted sum the dropped weights. Dropping values, channels of the output or
+    whole rows, or the same in each head, sample or query, keeps the mean as well.
+    """
+    p = 0.4
+    layer = lab.layer(dropout=p)
+    x = lab.tokens(3, 11)
+    w = layer(x, need_weights=True)[1]
+    layer.train()
+    q, k, v = layer.project(x)
+    one_hot = torch.eye(k.shape[2], dtype=x.dtype, device=x.device).expand(*k.shape[:3], -1)
+    torch.manual_seed(lab.seed)
+    draws = torch.stack([layer.attend(q, k, one_hot) for _ in range(40)])
+    kept = draws != 0
+    see.close(draws, torch.where(kept, w / (1 - p), 0.0), "dropped weights, each zero or scaled up")
+    seen = (w > 0).expand_as(kept)
+    share = float(kept[seen].double().mean())
+    error = (p * (1 - p) / int(seen.sum())) ** 0.5
+    see.holds(abs(share - (1 - p)) < 7 * error, f"a share of {1 - p:g} of the weights is kept, not {share:.3f}")
+    last = kept[..., -1, :] & seen[..., -1, :]
+    for what, one, other in (
+        ("heads", last[:, :, :1], last[:, :, 1:]),
+        ("samples", last[:, :1], last[:, 1:]),
+        ("draws", last[:1], last[1:]),
+        ("queries", kept[..., -2, :-1] & seen[..., -2, :-1], last[..., :-1]),
+        ("keys", last[..., :1], last[..., 1:]),
+    ):
+        alike = bool((one == other).all()) and other.numel() > 0
+        see.holds(not alike, f"{what} are dropped each by themselves, not alike")
+    torch.manual_seed(lab.seed)
+    y = layer(x)
+    torch.manual_seed(lab.seed)
+    see.close(y, layer.merge(layer.attend(q, k, v)), "the output in training, and its stages: nothing else is dropped")
+    see.reacts(layer.eval()(x), y, "the output in training")
 
 
 @law("mode.dropout_mean", "C11", needs=[option("dropout")], cases="default")
@@ -109,7 +276,7 @@ def dropout_mean(lab: Lab, see: Evidence) -> None:
     see.holds(
         off < 7, f"the mean of {len(draws)} draws lies within 7 standard errors of eval; the worst is {off:.1f} off"
     )
-    see.reacts(y.expand(2, -1, -1), draws[:2], "outputs in training")
+    see.differs(y.expand(2, -1, -1), draws[:2], "the outputs in eval, and in training without gradients")
 
 
 @law("mode.dropout_weights", "C12", needs=[option("dropout"), weights], cases="default")
@@ -121,7 +288,7 @@ def dropout_weights(lab: Lab, see: Evidence) -> None:
     layer.train()
     y, trained = layer(x, need_weights=True)
     see.close(trained, w, "the weights in training with dropout=0.5 and in eval")
-    see.reacts(layer.eval()(x), y, "the output in training")
+    see.differs(layer.eval()(x), y, "the outputs in eval, and in training with weights asked for")
 
 
 @law("mode.hooks", "C18", cases="default")

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from attnzoo.checks import reference, tolerance
 from attnzoo.checks.evidence import Evidence
-from attnzoo.checks.lab import Lab
+from attnzoo.checks.lab import Lab, array, tensor
 from attnzoo.checks.law import law, plain, staged, weights
 
 HALF = (torch.bfloat16, torch.float16)
@@ -17,7 +17,11 @@ HALF = (torch.bfloat16, torch.float16)
 
 @law("numerics.large_logits", "C10")
 def large_logits(lab: Lab, see: Evidence) -> None:
-    """Logits of ten thousand overflow nothing: output and gradients stay finite, and the winner takes all."""
+    """Logits of ten thousand overflow nothing: output and gradients stay finite, and the winner takes all.
+
+    In half types as well, where sums to 1 tell of a softmax: their products are beyond what float16 can hold. In
+    float64 the output is held to the definition, where there is one: a limit on logits is no part of it.
+    """
     for dtype in lab.dtypes():
         layer = lab.layer(dtype)
         x = (100 * lab.tokens(dtype=dtype)).requires_grad_()
@@ -27,6 +31,31 @@ def large_logits(lab: Lab, see: Evidence) -> None:
         if lab.variant.traits.weights and lab.variant.traits.rows == "one":
             w = layer(x, need_weights=True)[1]
             see.close(w.sum(-1), torch.ones_like(w.sum(-1)), f"row sums under large logits, {dtype}")
+    if lab.variant.traits.rows == "one":
+        for dtype in HALF:
+            y = lab.layer(dtype)(100 * lab.tokens(dtype=dtype))
+            see.finite(y, f"the output under large logits, {dtype}")
+    if lab.variant.oracle is not None:
+        loud, layer = 100 * lab.tokens(), lab.layer()
+        due, _ = lab.variant.oracle(layer).forward(array(loud))
+        rounding = 1e5 * torch.finfo(loud.dtype).eps  # of the logits, of which each weight is an exponential
+        see.close(layer(loud), tensor(due), "the output under large logits, and that of the definition", plain=rounding)
+
+
+@law("numerics.nan", "C1", cases="default", where=lambda case: case.b > 1)
+def nan_shows(lab: Lab, see: Evidence) -> None:
+    """A token that is NaN makes its own output NaN, and none of another sample: errors show, and do not spread.
+
+    Hidden, they would come out as a wrong answer of a model that has long diverged.
+    """
+    for dtype in lab.dtypes():
+        layer = lab.layer(dtype)
+        x = lab.tokens(dtype=dtype)
+        y, broken = layer(x), x.clone()
+        broken[0, -1] = float("nan")
+        got = layer(broken)
+        see.holds(bool(got[0, -1].isnan().any()), f"the output of a token that is NaN is NaN, {dtype}")
+        see.close(got[1:], y[1:], f"outputs of samples beside one that holds NaN, {dtype}")
 
 
 @law("numerics.half_sdpa", "C17", needs=[plain, staged], cases="all")

@@ -65,9 +65,9 @@ def shift(lab: Lab, see: Evidence) -> None:
         x = lab.tokens(dtype=dtype)
         index = torch.arange(x.shape[1], device=lab.device)
         y = layer(x)
-        for far in (1, 1000, 100_003):
+        for far in (1, 1000, 100_003, -1000):
             # Angles grow with the position, and so does their rounding, in float64.
-            angle_error = far * torch.finfo(torch.float64).eps
+            angle_error = abs(far) * torch.finfo(torch.float64).eps
             see.close(
                 layer(x, positions=index + far), y, f"the output {far} positions further, {dtype}", plain=angle_error
             )
@@ -109,7 +109,7 @@ def per_sample(lab: Lab, see: Evidence) -> None:
     x = lab.tokens()
     b, t, _ = x.shape
     step = torch.arange(1, b + 1, device=lab.device)[:, None]
-    places = step * torch.arange(t, device=lab.device) + step
+    places = step * torch.arange(t, device=lab.device)  # the first token's is that of all: only later ones differ
     alone = torch.cat([layer(x[i : i + 1], positions=places[i]) for i in range(b)])
     see.close(layer(x, positions=places), alone, "samples with positions of their own, together and alone")
     see.reacts(layer(x), layer(x, positions=places), "the output under positions of each sample")

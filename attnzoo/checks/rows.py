@@ -49,6 +49,23 @@ def same_output(lab: Lab, see: Evidence) -> None:
         )
 
 
+@law("rows.gradient", "C12", needs=[weights], after=(ROOT, "shape.weights"))
+def gradient(lab: Lab, see: Evidence) -> None:
+    """The returned weights carry their gradient, as a loss on them needs: the slope along the input, to 1e-7."""
+    layer = lab.layer()
+    x, along, step = lab.tokens(), lab.tokens(draw=5), 1e-5
+    leaf = x.clone().requires_grad_()
+    w = layer(leaf, need_weights=True)[1]
+    see.holds(w.requires_grad, "the returned weights carry a gradient")
+    pull = lab.normal(*w.shape, draw=6)
+    (slopes,) = torch.autograd.grad(w, leaf, pull)
+    with torch.no_grad():
+        ends = [(layer(x + sign * step * along, need_weights=True)[1] * pull).sum() for sign in (1, -1)]
+    due, got = float(ends[0] - ends[1]) / (2 * step), float((slopes * along).sum())
+    off = abs(got - due) / max(1.0, float(slopes.abs().max()))
+    see.holds(off < 1e-7, f"the slope of the weights along the input is their gradient to 1e-7; it is off by {off:.1e}")
+
+
 @law("rows.used", "C12", needs=[weights, staged], cases="all", after=(ROOT, "shape.weights"))
 def used(lab: Lab, see: Evidence) -> None:
     """The returned weights are the ones that were used: weights times values, merged, is the output."""

@@ -17,7 +17,7 @@ import torch
 
 from attnzoo.checks.diagnosis import Diagnosis, diagnose
 from attnzoo.checks.evidence import Broken, Evidence, NoReaction
-from attnzoo.checks.lab import Case, Lab, find_case, option_cases, size_cases
+from attnzoo.checks.lab import Case, Lab, Switches, find_case, option_cases, size_cases
 from attnzoo.checks.law import Law
 from attnzoo.checks.report import RED, Outcome, Report, Result
 from attnzoo.checks.shrink import shrink
@@ -108,7 +108,11 @@ class Run:
         cuda = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices=cuda), one_thread(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            yield
+            switches = Switches()
+            try:
+                yield
+            finally:
+                switches.restore()
 
     def _judge(self, law: Law) -> Result:
         blocker = next((id for id in law.after if self.result(id).outcome in (*RED, "blocked")), None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 
 from attnzoo.checks.evidence import Evidence
@@ -30,7 +32,7 @@ def output(lab: Lab, see: Evidence) -> None:
 
 @law("shape.empty", "C1")
 def empty(lab: Lab, see: Evidence) -> None:
-    """No batch or no tokens gives an empty output, no error; and an empty gradient."""
+    """No batch or no tokens gives an empty output, no error; and an empty gradient; with weights asked for as well."""
     layer = lab.layer(torch.float32)
     for b, t in ((0, 5), (2, 0)):
         x = lab.tokens(b, t, torch.float32).requires_grad_()
@@ -38,6 +40,11 @@ def empty(lab: Lab, see: Evidence) -> None:
         y.sum().backward()
         see.holds(y.shape == x.shape, f"an input of {tuple(x.shape)} gives the same shape, not {tuple(y.shape)}")
         see.holds(x.grad is not None and x.grad.shape == x.shape, f"an input of {tuple(x.shape)} gets a gradient")
+        if lab.variant.traits.weights:
+            y, w = layer(x, need_weights=True)
+            asked = f"with weights asked for, an input of {tuple(x.shape)}"
+            see.holds(y.shape == x.shape, f"{asked} gives the same shape, not {tuple(y.shape)}")
+            see.holds(w.numel() == 0, f"{asked} gives no weights, not {tuple(w.shape)}")
 
 
 @law("shape.weights", "C1", needs=[weights], cases="all")
@@ -117,9 +124,14 @@ def refuses_tokens(lab: Lab, see: Evidence) -> None:
     x = lab.tokens(dtype=torch.float32)
     see.raises(InputError, lambda: layer(x[0]), "an input without a batch axis", words=(tuple(x[0].shape), c))
     see.raises(InputError, lambda: layer(x[..., :-1]), "an input one channel short", words=(c - 1, c))
-    see.raises(
-        InputError, lambda: layer(x.double()), "a float64 input to a float32 layer", words=("float64", "float32")
-    )
+    for given, own in (
+        ("float64", "float32"),
+        ("bfloat16", "float32"),
+        ("float32", "float64"),
+        ("float32", "bfloat16"),
+    ):
+        of, tokens = lab.layer(getattr(torch, own)), x.to(getattr(torch, given))
+        see.raises(InputError, partial(of, tokens), f"a {given} input to a {own} layer", words=(given, own))
     see.raises(InputError, lambda: layer(x.to("meta")), "an input on another device", words=("meta", lab.device.type))
 
 
@@ -133,7 +145,9 @@ def refuses_mask(lab: Lab, see: Evidence) -> None:
     x = lab.tokens(dtype=torch.float32)
     b, t, _ = x.shape
     full = torch.ones(t, t, dtype=torch.bool, device=lab.device)
-    see.raises(InputError, lambda: layer(x, mask=full.long()), "a mask of integers", words=("int64", "bool"))
+    for dtype in (torch.int64, torch.uint8):
+        words = (str(dtype).removeprefix("torch."), "bool")
+        see.raises(InputError, partial(layer, x, mask=full.to(dtype)), f"a mask of {dtype}", words=words)
     see.raises(
         InputError,
         lambda: layer(x, mask=full.expand(b, t, t)),
@@ -167,6 +181,9 @@ def refuses_positions(lab: Lab, see: Evidence) -> None:
     layer = lab.layer(torch.float32)
     x = lab.tokens(dtype=torch.float32)
     index = torch.arange(x.shape[1], device=lab.device)
+    see.exactly(
+        layer(x, positions=index.int()), layer(x, positions=index), "the output with positions of int32 and int64"
+    )
     see.raises(InputError, lambda: layer(x, positions=index.float()), "positions of floats", words=("float32",))
     see.raises(InputError, lambda: layer(x, positions=index[:-1]), "positions one short", words=(x.shape[1],))
 

@@ -19,15 +19,15 @@ def questions(lab: Lab, x: Tensor) -> dict[str, dict[str, Tensor]]:
     traits = lab.variant.traits
     asked: dict[str, dict[str, Tensor]] = {"plain": {}}
     if traits.mask:
-        asked["mask"] = {"mask": lab.mask(t, t)}
+        asked["mask per head"] = {"mask": lab.mask(b, int(lab.case.options.get("heads", 1)), t, t)}
         asked["floating mask"] = {"mask": 2 * lab.normal(b, 1, t, t, draw=3).to(x.dtype)}
     if traits.key_mask:
         asked["key_mask"] = {"key_mask": lab.padding([max(1, t - 2 * i) for i in range(b)], t, left=True)}
     if traits.takes_positions:
-        asked["positions"] = {"positions": torch.arange(t, device=lab.device) * 3 + 5}
-        asked["positions per sample"] = {
-            "positions": torch.arange(b, device=lab.device)[:, None] * 4 + torch.arange(t, device=lab.device)
-        }
+        index = torch.arange(t, device=lab.device)
+        first = -20 if traits.positions == "relative" else 5  # a table of places has none below zero
+        asked["positions"] = {"positions": index * 3 + first}
+        asked["positions per sample"] = {"positions": torch.arange(1, b + 1, device=lab.device)[:, None] * index}
     if traits.document:
         asked["documents"] = {"document": lab.documents(b, t)}
         if traits.mask:
@@ -52,6 +52,60 @@ def oracle(lab: Lab, see: Evidence) -> None:
             if lab.variant.traits.weights:
                 got = layer(x, **asked, need_weights=True)[1]
                 see.close(got, tensor(w), f"the weights, {how}, {dtype}", dtype=dtype)
+
+
+@law("truth.large", "C2", needs=[with_oracle], cases="default", after=(ROOT, "truth.oracle"))
+def large(lab: Lab, see: Evidence) -> None:
+    """At the sizes of real models too, without gradients: wide heads, many of them, many samples, many tokens.
+
+    What is right on small tensors may take another path, or a constant that was meant for one size, on larger ones.
+    """
+    takes = lab.variant.options or {}
+    sizes = {"head_dim": 64, "heads": 14, "kv_heads": 7, "rotary_dim": 32} if "head_dim" in takes else {}
+    wide = {word: value for word, value in {**sizes, "window": 20}.items() if word in takes}
+    both_ways = [True, False] if lab.variant.traits.causal == "optional" else [lab.case.causal]
+    for causal in both_ways:
+        changed = {**wide, **({"causal": causal} if len(both_ways) > 1 else {})}
+        layer, x = lab.layer(**changed), lab.tokens(9, 33)
+        padded = lab.variant.traits.key_mask
+        asked = {"key_mask": lab.padding([33 - 3 * i for i in range(9)], 33, left=True)} if padded else {}
+        options = "".join(f", {word}={value}" for word, value in changed.items())
+        what = f"the output of 9 samples of 33 tokens{options}"
+        _as_defined(lab, see, layer, x, asked, what)
+    _as_defined(lab, see, lab.layer(), lab.tokens(1, 600), {}, "the output of 600 tokens")
+
+
+def _as_defined(lab: Lab, see: Evidence, layer: Any, x: Tensor, asked: dict[str, Tensor], what: str) -> None:
+    due, _ = oracle_of(lab, layer).forward(array(x), **{word: array(value) for word, value in asked.items()})
+    with torch.no_grad():
+        see.close(layer(x, **asked), tensor(due), what)
+
+
+@law("truth.second_derivative", "C2", cases="default")
+def second_derivative(lab: Lab, see: Evidence) -> None:
+    """The gradient can be differentiated again, or says that it cannot: its own slope is never wrong.
+
+    A backward pass written by hand, on numbers that autograd does not follow, gives second derivatives in silence.
+    """
+    layer = lab.layer()
+    x, dy, along = lab.tokens(), lab.tokens(draw=2), lab.tokens(draw=5)
+
+    def gradient(at: Tensor, graph: bool) -> Tensor:
+        leaf = at if graph else at.detach().requires_grad_()
+        (found,) = torch.autograd.grad((layer(leaf) * dy).square().sum(), leaf, create_graph=graph)
+        return found
+
+    step = 1e-5
+    due = (gradient(x + step * along, False) - gradient(x - step * along, False)) / (2 * step)
+    see.reacts(torch.zeros_like(due), due, "the slope of the input's gradient")
+    try:
+        leaf = x.clone().requires_grad_()
+        (got,) = torch.autograd.grad((gradient(leaf, True) * along).sum(), leaf)
+    except RuntimeError as error:
+        see.holds(bool(str(error)), "a gradient that cannot be differentiated says why")
+        return
+    off = float((got - due).abs().max()) / max(1.0, float(due.abs().max()))
+    see.holds(off < 1e-6, f"the slope of the gradient is its derivative to 1e-6; it is off by {off:.1e}")
 
 
 def _plain_error(lab: Lab, layer: Any, x: Tensor) -> float:

@@ -41,7 +41,7 @@ def run(q: Tensor, k: Tensor, v: Tensor, terms: Terms) -> Tensor:
     if triangle:  # torch's flag is anchored top-left: a first query for the first key, the sink, keeps the rest in line
         q = F.pad(q, (0, 0, 1, 0))
     elif visible is not None:
-        visible = F.pad(visible, (1, 0), value=True)
+        visible = F.pad(visible.expand(*visible.shape[:-1], k.shape[2] - 1), (1, 0), value=True)
     mixed = fused(q, k, v, visible=visible, triangle=triangle, scale=scale, dropout=terms.dropout)
     return mixed[:, :, 1 if triangle else 0 :, :width]
 
