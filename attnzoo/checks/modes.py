@@ -29,6 +29,7 @@ def inputs_untouched(lab: Lab, see: Evidence) -> None:
     if lab.variant.traits.mask:
         low = torch.where(lab.mask(x.shape[1], x.shape[1]), 0.0, -1e9).to(x.dtype)
         asks["a mask of 0 and -1e9"] = {"mask": low}
+        asks["a mask of 2 axes"] = {"mask": lab.mask(x.shape[1], x.shape[1])}
     for how, asked in asks.items():
         given = {"x": x, **asked}
         before = {word: values.clone() for word, values in given.items()}
@@ -157,7 +158,7 @@ def leaves_switches(lab: Lab, see: Evidence) -> None:
             call()
         moved = before.moved()
         before.restore()
-        see.holds(not moved, f"{what} leaves as they were {', '.join(before.values)}; it changed {', '.join(moved)}")
+        see.holds(not moved, f"{what} leaves torch as it was, but changed {', '.join(moved)}")
 
 
 @law("mode.reaches_all", "C18")
@@ -235,6 +236,8 @@ def dropout_pattern(lab: Lab, see: Evidence) -> None:
     torch.manual_seed(lab.seed)
     draws = torch.stack([layer.attend(q, k, one_hot) for _ in range(40)])
     kept = draws != 0
+    sums = layer.attend(q, k, torch.ones_like(one_hot))
+    see.close(sums, sums[..., :1].expand_as(sums), "the channels of a weighted sum of ones: none is dropped by itself")
     see.close(draws, torch.where(kept, w / (1 - p), 0.0), "dropped weights, each zero or scaled up")
     seen = (w > 0).expand_as(kept)
     share = float(kept[seen].double().mean())

@@ -61,7 +61,7 @@ def large(lab: Lab, see: Evidence) -> None:
     What is right on small tensors may take another path, or a constant that was meant for one size, on larger ones.
     """
     takes = lab.variant.options or {}
-    sizes = {"head_dim": 64, "heads": 14, "kv_heads": 7, "rotary_dim": 32} if "head_dim" in takes else {}
+    sizes = {"head_dim": 80, "heads": 14, "kv_heads": 7, "rotary_dim": 32} if "head_dim" in takes else {}
     wide = {word: value for word, value in {**sizes, "window": 20}.items() if word in takes}
     both_ways = [True, False] if lab.variant.traits.causal == "optional" else [lab.case.causal]
     for causal in both_ways:

@@ -6,13 +6,16 @@ from attnzoo.checks.faults import (
     biases,
     caches,
     conduct,
+    dropout,
     heads,
     kernels,
     masks,
+    memory,
     packed,
     places,
     rings,
     scores,
+    sizes,
     time,
     windows,
 )
@@ -20,4 +23,6 @@ from attnzoo.checks.faults.fault import SOUND, Fault, faults_in
 
 __all__ = ["FAULTS", "SOUND", "Fault"]
 
-FAULTS = faults_in(scores, masks, time, heads, places, caches, conduct, windows, kernels, rings, biases, packed)
+FAULTS = faults_in(
+    scores, masks, time, heads, places, caches, dropout, conduct, memory, sizes, windows, kernels, rings, biases, packed
+)

@@ -249,3 +249,42 @@ class NewestTwice(Specimen):
 
     def new_cache(self, batch: int, max_len: int | None = None) -> SpecimenCache:
         return super().new_cache(batch, max_len and 2 * max_len)
+
+
+@fault("cache.reorders_by_swaps", "ours", "C13", "cache.reorder")
+class ReordersBySwaps(Specimen):
+    """`reorder` swaps rows in place one after another, and so goes wrong where three change places."""
+
+    class Cache(SpecimenCache):
+        def reorder(self, index: Tensor) -> None:
+            rows = index.tolist()
+            if self.keys is None or self.values is None or sorted(rows) != list(range(len(self.keys))):
+                return super().reorder(index)
+            order = list(range(len(rows)))
+            for i, j in enumerate(rows):
+                if j > i:
+                    order[i], order[j] = order[j], order[i]
+            return super().reorder(torch.tensor(order, device=index.device))
+
+
+@fault("cache.filled_then_refused", "ours", "C13", "cache.overflow")
+class FilledThenRefused(Specimen):
+    """A mask that does not fit is refused only after the tokens went into the cache."""
+
+    late: Any = None
+    cached = False
+
+    def check_cache(self, x: Tensor, cache: SpecimenCache | None) -> None:
+        super().check_cache(x, cache)
+        self.cached = cache is not None
+
+    def check_mask(self, mask: Tensor | None, x: Tensor, s: int) -> None:
+        self.late = (mask, x, s) if self.cached else None
+        if not self.cached:
+            super().check_mask(mask, x, s)
+
+    def remember(self, cache: SpecimenCache, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        remembered = super().remember(cache, k, v)
+        late, self.late = self.late, None
+        super().check_mask(*late)
+        return remembered

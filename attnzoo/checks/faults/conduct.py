@@ -1,4 +1,4 @@
-"""Faults of conduct: modes, dropout, state, and what is returned."""
+"""Faults of conduct: modes, state, and what is returned."""
 
 from __future__ import annotations
 
@@ -12,47 +12,6 @@ from torch.nn import functional as F
 
 from attnzoo.checks.faults.fault import fault
 from attnzoo.checks.faults.specimen import Specimen
-
-
-@fault("dropout.in_eval", "B61", "C11", "mode.dropout")
-class DropoutInEval(Specimen):
-    """Dropout is active in eval."""
-
-    def drop(self, weights: Tensor) -> Tensor:
-        return F.dropout(weights, self.dropout)
-
-
-@fault("dropout.never", "B61", "C11", "mode.dropout")
-class DropoutNever(Specimen):
-    """Dropout is never active."""
-
-    def drop(self, weights: Tensor) -> Tensor:
-        return weights
-
-
-@fault("dropout.not_rescaled", "B61", "C11", "mode.dropout_mean")
-class DropoutNotRescaled(Specimen):
-    """The weights that dropout keeps are not scaled up."""
-
-    def drop(self, weights: Tensor) -> Tensor:
-        return F.dropout(weights, self.dropout, self.training) * (1 - self.dropout if self.training else 1)
-
-
-@fault("dropout.renormalised", "ours", "C11", "mode.dropout_mean")
-class DropoutRenormalised(Specimen):
-    """After dropout the rows are normalised again."""
-
-    def drop(self, weights: Tensor) -> Tensor:
-        kept = super().drop(weights)
-        return kept / kept.sum(-1, keepdim=True).clamp(min=1e-6) if self.training and self.dropout else kept
-
-
-@fault("dropout.any_share", "ours", "C11", "build.refuses_dropout")
-class DropoutAnyShare(Specimen):
-    """A dropout of 1, or below 0, is accepted."""
-
-    def check_options(self, dropout: float, backend: str) -> None:
-        super().check_options(0.0, backend)
 
 
 @fault("backend.any", "ours", "C12", "build.refuses_backend")

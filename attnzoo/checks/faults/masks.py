@@ -378,3 +378,70 @@ class FillerOverflow(Specimen):
         blocked = torch.zeros_like(logits).masked_fill(~visible, float("-inf"))
         blind = ~visible.any(-1, keepdim=True)
         return (logits + blocked).masked_fill(blind, 0.0).softmax(-1).masked_fill(blind, 0.0)
+
+
+def _groups_first(mask: Tensor, groups: int) -> Tensor:
+    """The heads of a mask (b, h, t, s), counted through the groups first."""
+    b, h, t, s = mask.shape
+    return mask.reshape(b, h // groups, groups, t, s).transpose(1, 2).reshape(b, h, t, s)
+
+
+@fault("mask.heads_shuffled", "ours", "C4", "mask.heads")
+class MaskHeadsShuffled(Specimen):
+    """A mask for each head is counted through the groups first, and reaches other heads."""
+
+    def mask_rule(self, mask: Tensor) -> Tensor:
+        rule = super().mask_rule(mask)
+        return _groups_first(rule, self.kv_heads) if rule.dim() == 4 and rule.shape[1] > 1 else rule
+
+    def add_mask(self, logits: Tensor, mask: Tensor | None, q: Tensor) -> Tensor:
+        each = mask is not None and mask.dim() == 4 and mask.shape[1] > 1
+        return super().add_mask(logits, _groups_first(mask, self.kv_heads) if each and mask is not None else mask, q)
+
+
+@fault("mask.first_head_decides", "ours", "C4", "mask.heads")
+class MaskFirstHeadDecides(Specimen):
+    """A mask for each head is taken for none where that of the first head allows all."""
+
+    def mask_rule(self, mask: Tensor) -> Tensor:
+        rule = super().mask_rule(mask)
+        none = mask.dtype == torch.bool and mask.dim() == 4 and mask.numel() > 0 and bool(mask[0, 0].all())
+        return torch.ones_like(rule) if none else rule
+
+
+@fault("mask.float_of_group", "ours", "C3", "mask.weighs")
+class MaskFloatOfGroup(Specimen):
+    """The heads of a group share the floating mask of their first."""
+
+    def add_mask(self, logits: Tensor, mask: Tensor | None, q: Tensor) -> Tensor:
+        if mask is not None and mask.dim() == 4 and mask.shape[1] > 1:
+            group = self.heads // self.kv_heads
+            mask = mask[:, ::group].repeat_interleave(group, dim=1)
+        return super().add_mask(logits, mask, q)
+
+
+@fault("mask.low_blocks", "ours", "C3", "mask.low")
+class MaskLowBlocks(Specimen):
+    """A floating mask blocks from -10000 down, not at minus infinity only."""
+
+    def mask_rule(self, mask: Tensor) -> Tensor:
+        return mask if mask.dtype == torch.bool else mask > -1e4
+
+
+@fault("mask.column_skipped", "ours", "C4", "mask.broadcasts")
+class MaskColumnSkipped(Specimen):
+    """A mask that is the same for all keys is left out, also where it blocks them all."""
+
+    def mask_rule(self, mask: Tensor) -> Tensor:
+        rule = super().mask_rule(mask)
+        return torch.ones_like(rule) if mask.shape[-1] == 1 else rule
+
+
+@fault("mask.gradient_halved", "ours", "C3", "mask.learns")
+class MaskGradientHalved(Specimen):
+    """A floating mask gets half of its gradient."""
+
+    def add_mask(self, logits: Tensor, mask: Tensor | None, q: Tensor) -> Tensor:
+        floating = mask is not None and mask.is_floating_point()
+        half = torch.where(mask.isfinite(), (mask + mask.detach()) / 2, mask) if floating and mask is not None else mask
+        return super().add_mask(logits, half, q)

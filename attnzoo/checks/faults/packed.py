@@ -128,3 +128,27 @@ class DocumentNotCausal(PackedSpecimen):
     def causal_rule(self, q: Tensor, k: Tensor) -> Tensor:
         rule = super().causal_rule(q, k)
         return rule if self.document is None else torch.ones_like(rule)
+
+
+@fault("document.byte", "ours", "C14", "document.names")
+class DocumentByte(PackedSpecimen):
+    """Of an id only the lowest byte is kept."""
+
+    def together(self, ids: Tensor) -> Tensor:
+        return super().together(ids % 256)
+
+
+@fault("document.in_float32", "ours", "C14", "document.names")
+class DocumentInFloat32(PackedSpecimen):
+    """Ids are held in float32, where large ones next to each other are one."""
+
+    def together(self, ids: Tensor) -> Tensor:
+        return super().together(ids.float())
+
+
+@fault("document.minus_one_is_padding", "ours", "C14", "document.names")
+class DocumentMinusOneIsPadding(PackedSpecimen):
+    """The id -1 is taken for padding, and sees nothing."""
+
+    def together(self, ids: Tensor) -> Tensor:
+        return super().together(ids) & (ids != -1)[:, :, None]

@@ -239,3 +239,38 @@ class AbsoluteNoOffset(AbsoluteSpecimen):
 
     def default_positions(self, x: Tensor, offset: int) -> Tensor:
         return super().default_positions(x, 0)
+
+
+@fault("rope.positions_ignored_when_cached", "ours", "C14", "cache.positions")
+class PositionsIgnoredWhenCached(RotarySpecimen):
+    """Given positions are ignored as soon as the cache holds something."""
+
+    def project(
+        self, x: Tensor, context: Tensor | None = None, *, positions: Tensor | None = None, offset: int = 0
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        return super().project(x, context, positions=None if offset else positions, offset=offset)
+
+
+@fault("rope.alike_when_they_start_alike", "ours", "C5", "position.per_sample")
+class AlikeWhenTheyStartAlike(RotarySpecimen):
+    """Positions that start alike in every sample are taken to be those of the first throughout."""
+
+    def place(self, q: Tensor, k: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        alike = positions.dim() == 2 and positions.numel() and bool((positions[:, 0] == positions[0, 0]).all())
+        return super().place(q, k, positions[0] if alike else positions)
+
+
+@fault("rope.negative_clamped", "ours", "C9", "position.shift")
+class NegativeClamped(RotarySpecimen):
+    """Positions below zero are taken for zero."""
+
+    def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
+        return super().rotate(x, positions.clamp(min=0))
+
+
+@fault("rope.bounded_by_length", "ours", "C9", "build.max_seq_len")
+class BoundedByLength(RotarySpecimen):
+    """Positions beyond max_seq_len are taken for the last one before it."""
+
+    def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
+        return super().rotate(x, positions if self.max_seq_len is None else positions.clamp(max=self.max_seq_len - 1))

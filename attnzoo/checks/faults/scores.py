@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from attnzoo.checks.faults.fault import fault
 from attnzoo.checks.faults.specimen import Specimen
@@ -220,3 +222,88 @@ class GradientHalvedInTraining(Specimen):
     def merge(self, mixed: Tensor) -> Tensor:
         y = super().merge(mixed)
         return scaled_gradient(y, 0.5) if self.training else y
+
+
+@fault("scale.sign_lost", "ours", "C2", "build.options_matter")
+class ScaleSignLost(Specimen):
+    """A scale below zero loses its sign."""
+
+    def choose_scale(self, scale: float | None) -> float:
+        return abs(super().choose_scale(scale))
+
+
+@fault("logits.clamped", "ours", "C2", "numerics.large_logits")
+class LogitsClamped(Specimen):
+    """Logits are cut off at 100 either way, which nobody asked for."""
+
+    def logits(self, q: Tensor, k: Tensor) -> Tensor:
+        return super().logits(q, k).clamp(-100, 100)
+
+
+@fault("logits.in_half", "B22", "C10", "numerics.large_logits")
+class LogitsInHalf(Specimen):
+    """Queries and keys are multiplied in the half type, and the softmax is taken in float32."""
+
+    def logits(self, q: Tensor, k: Tensor) -> Tensor:
+        return (self.scale * (q @ k.mT)).to(self.wide(q.dtype))
+
+
+@fault("weights.detached", "ours", "C12", "rows.gradient")
+class ReturnedWeightsDetached(Specimen):
+    """The returned weights carry no gradient."""
+
+    def show(self, weights: Tensor) -> Tensor:
+        return super().show(weights).detach()
+
+
+@fault("backward.key_weights_cut", "ours", "C16", "learning.reaches")
+class KeyWeightsCut(Specimen):
+    """No gradient reaches the projection of the keys, though it reaches the tokens through them."""
+
+    def project(
+        self, x: Tensor, context: Tensor | None = None, *, positions: Tensor | None = None, offset: int = 0
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        where = self.default_positions(x, offset) if positions is None else positions
+        q, _, v = super().project(x, context, positions=positions, offset=offset)
+        bias = None if self.k.bias is None else self.k.bias.detach()
+        tokens = self.source(self.place_tokens(x, where), context)
+        k = self.split(F.linear(tokens, self.k.weight.detach(), bias))
+        return q, self.place(k, k, where)[1], v
+
+
+@fault("backward.stops_at_frozen", "ours", "C16", "learning.frozen")
+class StopsAtFrozen(Specimen):
+    """Where no parameter learns, no gradient is passed on to the tokens."""
+
+    def source(self, x: Tensor, context: Tensor | None) -> Tensor:
+        source = super().source(x, context)
+        return source if any(parameter.requires_grad for parameter in self.parameters()) else source.detach()
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, **asked: Any) -> Any:
+        learns = any(parameter.requires_grad for parameter in self.parameters())
+        return super().attend(q if learns else q.detach(), k, v, **asked)
+
+
+class _Softmax(torch.autograd.Function):
+    """A softmax with a backward pass by hand, which autograd cannot follow."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor) -> Tensor:
+        weights = logits.softmax(-1)
+        ctx.weights = weights.detach()
+        return weights
+
+    @staticmethod
+    def backward(ctx: Any, pull: Tensor) -> Any:
+        return ctx.weights * (pull - (pull * ctx.weights).sum(-1, keepdim=True))
+
+
+@fault("backward.not_twice", "ours", "C2", "truth.second_derivative")
+class NotTwice(Specimen):
+    """The softmax's backward pass is written by hand: its own derivative is silently wrong."""
+
+    def softmax(self, logits: Tensor, visible: Tensor) -> Tensor:
+        blind = ~visible.any(-1, keepdim=True)
+        seen = logits.masked_fill(~visible, float("-inf")).masked_fill(blind, 0.0)
+        weights: Tensor = _Softmax.apply(seen)  # type: ignore[no-untyped-call]
+        return weights.masked_fill(blind, 0.0)

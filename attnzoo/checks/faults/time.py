@@ -203,3 +203,15 @@ class CrossSingleToken(Specimen):
         super().check_context(x, context)
         if context.shape[1] == 1:
             raise RuntimeError("a context needs two tokens")
+
+
+@fault("cross.values_of_equal_length", "ours", "C5", "causality.cross_sees_all")
+class CrossValuesOfEqualLength(Specimen):
+    """With a context as long as the sequence, the values come from the sequence."""
+
+    def project(
+        self, x: Tensor, context: Tensor | None = None, *, positions: Tensor | None = None, offset: int = 0
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = super().project(x, context, positions=positions, offset=offset)
+        alike = context is not None and context.shape == x.shape
+        return q, k, self.split(self.v(x)) if alike else v
