@@ -33,7 +33,7 @@ class Result:
     message: why, for any outcome but a pass    cases, comparisons: how much was tried
     case: the case it failed on    smallest: the smallest case, made from it, on which it still fails
     worst: the largest error over its budget, and `worst_of` what it was    seconds: time spent
-    reproduce: the command that shows it again
+    reproduce: the command, or the line of Python, that shows it again
     """
 
     law: str
