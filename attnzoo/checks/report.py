@@ -16,12 +16,19 @@ from rich.table import Table
 
 from attnzoo.checks.clauses import CLAUSES
 from attnzoo.checks.diagnosis import Diagnosis
+from attnzoo.checks.law import ROOT
 
 Outcome = Literal["passed", "failed", "error", "known", "unexpected-pass", "not-applicable", "blocked", "vacuous"]
 
 RED = frozenset({"failed", "error", "unexpected-pass", "vacuous"})
 
 SCHEMA = 1
+
+# So many blocked laws are named one by one, even where nothing else is left.
+FEW = 20
+
+# What is said beside a failure of the law that every other one stands on.
+MUST = "every layer answers y = layer(x), (b, t, d_model) -> the same; given no context, x is its own"
 
 STYLE = {"passed": "green", "known": "yellow", "not-applicable": "dim", "blocked": "magenta"}
 
@@ -133,7 +140,9 @@ class Report:
             if result.outcome in (*RED, "known"):
                 _say(console, f"\n{self.variant}: {tell(result)}", STYLE.get(result.outcome, "red"))
         for reason, laws in self._by_message("blocked").items():
-            _say(console, f"\n{self.variant}: BLOCKED {', '.join(laws)}: {reason}", STYLE["blocked"])
+            others = len(self.results) - 1
+            named = f"all other {others} laws" if len(laws) == others > FEW else ", ".join(laws)
+            _say(console, f"\n{self.variant}: BLOCKED {named}: {reason}", STYLE["blocked"])
         if self.diagnosis is not None:
             _say(console, f"\n{self.variant}: {self.diagnosis}", "bold")
             _say(console, f"{self.variant}: {self.holding}", "dim")
@@ -205,6 +214,8 @@ def tell(result: Result) -> str:
         lines.append(f"  case {result.case}: {result.message}")
     elif result.message:
         lines.append(f"  {result.message}")
+    if result.law == ROOT and result.outcome in RED:
+        lines.append(f"  {MUST}")
     if result.smallest != result.case:
         lines.append(f"  smallest case that fails: {result.smallest}")
     if result.reproduce:

@@ -125,6 +125,22 @@ def test_blocked_laws_are_listed_under_what_blocks_them() -> None:
     assert "ours: BLOCKED a.a, a.b: stands on a.z\n" in words
 
 
+def test_where_all_other_laws_are_blocked_they_are_counted() -> None:
+    blocked = [result(f"a.law_{i}", "blocked", "stands on build.runs") for i in range(30)]
+    words = str(report(result("build.runs", "error", "InputError: no context", case="options-0"), *blocked))
+    assert "ours: BLOCKED all other 30 laws: stands on build.runs\n" in words
+    assert "a.law_7:" not in words
+    words = str(report(result("build.runs", "error", "no"), result("a.a", "passed"), *blocked))
+    assert f"ours: BLOCKED {', '.join(one.law for one in blocked)}: stands on build.runs\n" in words
+
+
+def test_a_layer_that_does_not_run_is_told_what_every_layer_answers() -> None:
+    assert "InputError: no context\n  every layer answers y = layer(x)" in tell(
+        result("build.runs", "error", "InputError: no context", case="options-0")
+    )
+    assert "every layer" not in tell(result("a.a", "error", "InputError: no context", case="options-0"))
+
+
 def test_the_last_line_is_the_verdict() -> None:
     assert str(report(result("a.a", "passed", seconds=1.26))).rstrip().endswith("ours: conforms (1 passed; 1.3 s)")
     words = str(report(result("a.a", "passed"), result("a.b", "failed", "off by 1"), result("a.c", "passed")))
