@@ -27,6 +27,9 @@ SCHEMA = 1
 # So many blocked laws are named one by one, even where nothing else is left.
 FEW = 20
 
+# By these an output is judged as a whole: the one needs an oracle, the other stages and plain attention.
+TRUTHS = ("truth.oracle", "truth.sdpa")
+
 # What is said beside a failure of the law that every other one stands on.
 MUST = "every layer answers y = layer(x), (b, t, d_model) -> the same; given no context, x is its own"
 
@@ -125,6 +128,8 @@ class Report:
         console.print(self.table())
         self.print_exemptions(console)
         self.print_troubles(console)
+        if self.unjudged:
+            _say(console, f"\n{self.unjudged}", "dim")
         console.print(
             f"\n{self.summary}", style="green" if self.passed else "red", markup=False, highlight=False, soft_wrap=True
         )
@@ -164,6 +169,16 @@ class Report:
         whole = [theme for theme, outcomes in themes.items() if outcomes - {"not-applicable", "known"} == {"passed"}]
         passed = self.counts["passed"]
         return f"what still holds: {passed} law{'s' * (passed != 1)}, all of {', '.join(whole) or 'no theme'}"
+
+    @property
+    def unjudged(self) -> str:
+        """What no law could judge, where neither of the truths of what is computed applies; "" where one does."""
+        spared = {result.law: result.message for result in self.results if result.outcome == "not-applicable"}
+        if not spared.keys() >= set(TRUTHS):
+            return ""
+        reasons = [spared[law] for law in TRUTHS]
+        grouping = " and the grouping of heads" if spared.get("truth.grouping") in reasons else ""
+        return f"not judged: the numbers, such as the scale{grouping}; {self.variant} {' and '.join(reasons)}"
 
     def table(self) -> Table:
         """A row a law: outcome, how much was tried, and how close it came to its budget."""
