@@ -70,8 +70,11 @@ def check(
     """
     from attnzoo import checks
 
-    judged = variant if isinstance(variant, Variant) else describe(variant)
-    return checks.check(judged, device=device, depth=depth, only=only, case=case, seed=seed, progress=progress)
+    judged, called = (variant, "variant") if isinstance(variant, Variant) else (describe(variant), repr(variant))
+    called = "" if zoo().has_installed(judged) else called
+    return checks.check(
+        judged, device=device, depth=depth, only=only, case=case, seed=seed, progress=progress, called=called
+    )
 
 
 def register(variant: Variant, *, replace: bool = False) -> None:

@@ -5,6 +5,9 @@
     s  key tokens
 
 Layers take `(b, t, c)`. Inside, q is `(b, h, t, d)`, k and v are `(b, g, s, d)`, weights are `(b, h, t, s)`.
+
+Most laws of the suite give a layer up to 71 tokens, some a few hundred, and those of costs 1024 where `Traits` claim
+linear memory or work. A layer that takes `max_seq_len` tokens at most is judged with cases that leave it room for them.
 """
 
 from __future__ import annotations
@@ -56,18 +59,35 @@ class Attention(Protocol):
 
 
 class Cache(Protocol):
-    """Keys and values of the tokens seen so far. `nbytes` counts the tokens held, not the room set aside.
+    """Keys and values of the tokens seen so far, of every row of a batch. A ring ("ring" in `Traits.cache`) holds the
+    newest of them only.
 
-    `length` counts the tokens seen, which a ring ("ring" in `Traits.cache`) holds the newest of only.
+    Only the call that it is handed to adds tokens to it. A call that is refused changes nothing.
     """
 
     @property
-    def length(self) -> int: ...
+    def length(self) -> int:
+        """How many tokens were seen, also those that a ring has let go: the next one has this index."""
+
     @property
-    def nbytes(self) -> int: ...
-    def reset(self) -> None: ...
-    def crop(self, n: int) -> None: ...
-    def reorder(self, index: Tensor) -> None: ...
+    def nbytes(self) -> int:
+        """Bytes of the tokens held, not of the room set aside; 0 in a new cache."""
+
+    def reset(self) -> None:
+        """Forget every token, so that the cache is as good as new."""
+
+    def crop(self, n: int) -> None:
+        """Keep the first n tokens, as after a rejected guess: `length` becomes n, and the next token has index n.
+
+        Raises `InputError`, with n and `length`, for more tokens than were seen; and, with n and the least that is
+        possible, where a ring has let go of what the next token could see (see `rollback` in `Cached.new_cache`).
+        """
+
+    def reorder(self, index: Tensor) -> None:
+        """Row i becomes what row `index[i]` was, as beam search needs; `length` and `nbytes` stay.
+
+        index: (b,), an integer for each row; it may name a row twice
+        """
 
 
 @runtime_checkable
@@ -92,13 +112,16 @@ class Staged(Protocol):
 
 @runtime_checkable
 class Cached(Protocol):
-    """A layer that can decode step by step.
+    """A layer that can decode step by step."""
 
-    Where `max_len` may be left out the cache grows as it must; where it is given, more tokens are refused. A ring also
-    takes `rollback`: how many tokens `crop` must be able to take back once the window is full.
-    """
+    def new_cache(self, batch: int, max_len: int) -> Cache:
+        """An empty cache for this many rows, of the layer's dtype and on its device.
 
-    def new_cache(self, batch: int, max_len: int) -> Cache: ...
+        max_len: how many tokens it takes at most; a call that brings more raises `InputError`, with `length` and
+            `max_len`. Where it may be left out (`max_len=None`), the cache grows as it must.
+        rollback: a keyword that a ring may take besides, `rollback=0`: how many tokens `crop` must be able to take back
+            once the window is full. The ring holds as many more.
+        """
 
 
 class Oracle(Protocol):

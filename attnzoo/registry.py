@@ -118,6 +118,11 @@ class Registry:
             raise UnknownVariant(self._unknown(str(name), qualified(bare, offering)))
         return candidates[0]
 
+    def has_installed(self, variant: Variant) -> bool:
+        """Whether a bare name means this very variant, and not in this session only: so the shell finds it too."""
+        offering = self._offers().get(variant.name, [])
+        return [plugin.variants[variant.name] for plugin in offering] == [variant] and offering[0].origin != SESSION
+
     def matching(self, pattern: str) -> list[str]:
         """The names that a glob names, or the one name that it is. Raises as `zoo[name]` does; never returns none."""
         if pattern in self.names() or not set(pattern) & set("*?["):

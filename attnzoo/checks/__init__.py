@@ -68,11 +68,13 @@ def check(
     case: str = "",
     seed: int = 0,
     progress: Progress | None = None,
+    called: str = "",
 ) -> Report:
     """Hold a variant to every law, or to those that `only` names.
 
     device: "cpu", "cuda", …    only: law ids or globs    depth: "quick"; "full" or "soak" for more seeds and examples
     case: one case only, by name, and after it what is to differ, as in "options-0,b=1,t=2"
+    called: what Python calls the variant, where the shell does not find it by its name
     Raises `ConfigError` for a device, depth, law or case that there is not.
     """
-    return Run(variant, LAWS, device=device, depth=depth, seed=seed, case=case).report(only, progress)
+    return Run(variant, LAWS, device=device, depth=depth, seed=seed, case=case, called=called).report(only, progress)

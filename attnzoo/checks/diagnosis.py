@@ -14,14 +14,17 @@ from operator import itemgetter
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from attnzoo import oracle
+from attnzoo.checks import law
 from attnzoo.checks.faults import FAULTS
 from attnzoo.checks.faults.kinds import (
     AbsoluteSpecimen,
     AlibiSpecimen,
     CappedSpecimen,
     PackedSpecimen,
+    RingCache,
     RotarySpecimen,
     SunkSpecimen,
     WindowSpecimen,
@@ -40,6 +43,9 @@ FAR, UNEXPLAINED = 0.05, 0.25
 
 # How many more answers are heard for the sake of a runner-up.
 PATIENCE = 1500
+
+# What a layer has only where this option is given.
+OPTIONAL: dict[type[Specimen], str] = {WindowSpecimen: "window", CappedSpecimen: "softcap"}
 
 # Questions asked on the default case only; the other cases get those that tell options apart.
 SHORT = (
@@ -89,7 +95,9 @@ def diagnose(variant: Variant, device: torch.device, seed: int = 0) -> Diagnosis
     if len(definitions) < len(made):
         return Diagnosis(reason="its oracle is not an attnzoo.oracle.Layer, in which faults can be planted")
     has = features(variant, definitions[0])
-    possible = [fault for fault in FAULTS if _possible(fault.layer, has)]
+    asked = {word: 1 for word in OPTIONAL.values() if law.option(word)(variant) is None}
+    could_have = features(variant, definitions[0], **asked)
+    possible = [fault for fault in FAULTS if _possible(fault.layer, could_have)]
     # Of two that answer alike, the one that was planted in a layer of this very kind comes first.
     possible.sort(key=lambda fault: sum(not issubclass(fault.layer, feature) for feature in has))
     kinds: dict[str, type[Specimen]] = {"": Specimen, **{fault.id: fault.layer for fault in possible}}
@@ -108,7 +116,8 @@ def diagnose(variant: Variant, device: torch.device, seed: int = 0) -> Diagnosis
         why = "it answers as a sound layer does" if residual == 0 else "it is nearer to a sound layer than to any"
         return Diagnosis(residual=residual, reason=why)
     if residual > far:
-        why = f"the nearest, {best}, is off by {residual:.3f} in the mean"
+        residual = _residual(suspect, candidates[best])  # until here it was the mean over those few that it was asked
+        why = f"the nearest found, {best}, is off by {residual:.3f} in the mean"
         return Diagnosis(residual=residual, runner_up=best, runner_up_residual=residual, reason=why)
     truth = next(fault.truth for fault in FAULTS if fault.id == best)
     second, second_residual = nearest[1]
@@ -195,11 +204,14 @@ def _suspect(lab: Lab) -> Witness:
     return Witness(lab, make)
 
 
-def features(variant: Variant, definition: oracle.Layer) -> list[type[Specimen]]:
-    """What the specimen must have to be a layer of this definition."""
+def features(variant: Variant, definition: oracle.Layer, **asked: Any) -> list[type[Specimen]]:
+    """What the specimen must have to be a layer of this definition, built with what is asked for beside it.
+
+    A window and a softcap come with an option: a layer whose default case has none has one when it is asked to.
+    """
+    options = {"window": definition.window, "softcap": definition.softcap, **asked}
     has: dict[type[Specimen], bool] = {
-        WindowSpecimen: definition.window is not None,
-        CappedSpecimen: definition.softcap is not None,
+        **{feature: options[word] is not None for feature, word in OPTIONAL.items()},
         AlibiSpecimen: definition.alibi,
         SunkSpecimen: "sinks" in definition.params,
         PackedSpecimen: variant.traits.document,
@@ -208,22 +220,57 @@ def features(variant: Variant, definition: oracle.Layer) -> list[type[Specimen]]
     return [feature for feature, there in has.items() if there]
 
 
+class EndlessRing(RingCache):
+    """A ring that lets nothing go."""
+
+    def keep(self, newest: int) -> None:
+        pass
+
+
+class GrowingWindowSpecimen(WindowSpecimen):
+    """A window over a cache that grows, for variants that claim no ring."""
+
+    Ring = EndlessRing
+
+
+class WholeWindowSpecimen(WindowSpecimen):
+    """A window without blocks, which know nothing of what else there is to logits than scores."""
+
+    def why_not_banded(self, q: Tensor, k: Tensor, mask: Tensor | None, need_weights: bool) -> str:
+        return super().why_not_banded(q, k, mask, need_weights) or "bias, sinks or documents"
+
+
 def _planted(lab: Lab, definition: oracle.Layer, layer: type[Specimen]) -> Witness:
     """A layer with the suspect's weights and the fault in it, and all else that the suspect has."""
-    needed = features(lab.variant, definition)
-    missing = [feature for feature in needed if not issubclass(layer, feature)]
-    own = () if layer is Specimen and missing else (layer,)
-    kind = layer if not missing else type(layer.__name__, (*own, *missing), {})
-    # A step that is wrong is wrong in the plain path of a window; its blocks take the steps in another way.
-    plain = {"backend": "eager"} if WindowSpecimen in missing and layer is not Specimen else {}
 
     def make(dtype: torch.dtype, /, *, redrawn: bool = True, **options: Any) -> Any:
+        needed = features(lab.variant, definition, **options)
+        kind, plain = _kind(layer, needed, ring=lab.variant.traits.cache == "ring")
         built = kind(**{**_options(definition), **plain, **options}).to(lab.device)
         if redrawn:
             _load(built, definition)
         return built.to(dtype).eval()
 
     return Witness(lab, make)
+
+
+def _kind(
+    layer: type[Specimen], needed: Sequence[type[Specimen]], *, ring: bool
+) -> tuple[type[Specimen], dict[str, Any]]:
+    """The faulty layer with all that is needed, and the options that this takes."""
+    if any(issubclass(layer, feature) and feature not in needed for feature in OPTIONAL):
+        layer = Specimen  # a fault of windows is none in a layer that is asked for no window
+    windowed = WindowSpecimen in needed
+    window: list[type[Specimen]] = [WindowSpecimen if ring else GrowingWindowSpecimen] if windowed else []
+    if windowed and {AlibiSpecimen, SunkSpecimen, PackedSpecimen} & {*needed}:
+        window.append(WholeWindowSpecimen)
+    needed = [*window, *(feature for feature in needed if feature is not WindowSpecimen)]
+    missing = [feature for feature in needed if not issubclass(layer, feature)]
+    own = () if layer is Specimen and missing else (layer,)
+    kind = layer if not missing else type(layer.__name__, (*own, *missing), {})
+    # A step that is wrong is wrong in the plain path of a window; its blocks take the steps in another way.
+    wrong_step = layer is not Specimen and not issubclass(layer, WindowSpecimen)
+    return kind, {"backend": "eager"} if windowed and wrong_step else {}
 
 
 def _options(definition: oracle.Layer) -> dict[str, Any]:

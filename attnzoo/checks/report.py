@@ -16,12 +16,22 @@ from rich.table import Table
 
 from attnzoo.checks.clauses import CLAUSES
 from attnzoo.checks.diagnosis import Diagnosis
+from attnzoo.checks.law import ROOT
 
 Outcome = Literal["passed", "failed", "error", "known", "unexpected-pass", "not-applicable", "blocked", "vacuous"]
 
 RED = frozenset({"failed", "error", "unexpected-pass", "vacuous"})
 
 SCHEMA = 1
+
+# So many blocked laws are named one by one, even where nothing else is left.
+FEW = 20
+
+# By these an output is judged as a whole: the one needs an oracle, the other stages and plain attention.
+TRUTHS = ("truth.oracle", "truth.sdpa")
+
+# What is said beside a failure of the law that every other one stands on.
+MUST = "every layer answers y = layer(x), (b, t, d_model) -> the same; given no context, x is its own"
 
 STYLE = {"passed": "green", "known": "yellow", "not-applicable": "dim", "blocked": "magenta"}
 
@@ -33,7 +43,7 @@ class Result:
     message: why, for any outcome but a pass    cases, comparisons: how much was tried
     case: the case it failed on    smallest: the smallest case, made from it, on which it still fails
     worst: the largest error over its budget, and `worst_of` what it was    seconds: time spent
-    reproduce: the command that shows it again
+    reproduce: the command, or the line of Python, that shows it again
     """
 
     law: str
@@ -118,6 +128,8 @@ class Report:
         console.print(self.table())
         self.print_exemptions(console)
         self.print_troubles(console)
+        if self.unjudged:
+            _say(console, f"\n{self.unjudged}", "dim")
         console.print(
             f"\n{self.summary}", style="green" if self.passed else "red", markup=False, highlight=False, soft_wrap=True
         )
@@ -133,7 +145,9 @@ class Report:
             if result.outcome in (*RED, "known"):
                 _say(console, f"\n{self.variant}: {tell(result)}", STYLE.get(result.outcome, "red"))
         for reason, laws in self._by_message("blocked").items():
-            _say(console, f"\n{self.variant}: BLOCKED {', '.join(laws)}: {reason}", STYLE["blocked"])
+            others = len(self.results) - 1
+            named = f"all other {others} laws" if len(laws) == others > FEW else ", ".join(laws)
+            _say(console, f"\n{self.variant}: BLOCKED {named}: {reason}", STYLE["blocked"])
         if self.diagnosis is not None:
             _say(console, f"\n{self.variant}: {self.diagnosis}", "bold")
             _say(console, f"{self.variant}: {self.holding}", "dim")
@@ -155,6 +169,16 @@ class Report:
         whole = [theme for theme, outcomes in themes.items() if outcomes - {"not-applicable", "known"} == {"passed"}]
         passed = self.counts["passed"]
         return f"what still holds: {passed} law{'s' * (passed != 1)}, all of {', '.join(whole) or 'no theme'}"
+
+    @property
+    def unjudged(self) -> str:
+        """What no law could judge, where neither of the truths of what is computed applies; "" where one does."""
+        spared = {result.law: result.message for result in self.results if result.outcome == "not-applicable"}
+        if not spared.keys() >= set(TRUTHS):
+            return ""
+        reasons = [spared[law] for law in TRUTHS]
+        grouping = " and the grouping of heads" if spared.get("truth.grouping") in reasons else ""
+        return f"not judged: the numbers, such as the scale{grouping}; {self.variant} {' and '.join(reasons)}"
 
     def table(self) -> Table:
         """A row a law: outcome, how much was tried, and how close it came to its budget."""
@@ -205,6 +229,8 @@ def tell(result: Result) -> str:
         lines.append(f"  case {result.case}: {result.message}")
     elif result.message:
         lines.append(f"  {result.message}")
+    if result.law == ROOT and result.outcome in RED:
+        lines.append(f"  {MUST}")
     if result.smallest != result.case:
         lines.append(f"  smallest case that fails: {result.smallest}")
     if result.reproduce:

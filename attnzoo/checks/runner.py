@@ -36,6 +36,7 @@ class Run:
 
     case: only this case, by its name, and after it what is to differ, as in "options-0,b=1,t=2"
     explain: shrink the cases of failures, and diagnose them
+    called: what Python calls the variant, in words for `attnzoo.check`, where the shell does not find it by its name
     Raises `ConfigError` for a device that is not there, an unknown depth, or a case that there is not.
     """
 
@@ -49,10 +50,12 @@ class Run:
         seed: int = 0,
         case: str = "",
         explain: bool = True,
+        called: str = "",
     ) -> None:
         if depth not in SEEDS:
             raise ConfigError(f"unknown depth {depth!r}; it takes {' or '.join(map(repr, SEEDS))}")
         self.variant, self.depth, self.seed, self.case, self.explain = variant, depth, seed, case, explain
+        self.called = called
         self.laws = {law.id: law for law in laws}
         self.device = find_device(device)
         self._results: dict[str, Result] = {}
@@ -155,17 +158,24 @@ class Run:
         )
 
     def _place(self, law: Law, case: Case, seed: int, outcome: Outcome) -> dict[str, str]:
-        """Where a law did not hold: the case, the smallest that still fails alike, and the command that shows it."""
+        """Where a law did not hold: the case, the smallest that still fails alike, and the line that shows it."""
 
         def fails(smaller: Case) -> bool:
             again = Lab(self.variant, smaller, self.device, seed, self.depth)
             return law.where(smaller) and attempt(law, again, Evidence())[0] == outcome
 
         smallest = shrink(case, fails) if self.explain and outcome == "failed" else case
-        line = f"attnzoo check {self.variant.name} --only {law.id} --case {smallest.words} --seed {seed}"
-        line += "" if self.device.type == "cpu" else f" --device {self.device}"
-        line += "" if self.depth == "quick" else f" --depth {self.depth}"
-        return {"case": case.words, "smallest": smallest.words, "reproduce": line}
+        return {"case": case.words, "smallest": smallest.words, "reproduce": self._again(law, smallest, seed)}
+
+    def _again(self, law: Law, case: Case, seed: int) -> str:
+        """The line that shows a failure again: for the shell, or for Python where only that has the variant at hand."""
+        device, depth = self.device.type != "cpu" and str(self.device), self.depth != "quick" and self.depth
+        if self.called:
+            line = f"{self.called}, only=[{law.id!r}], case={case.words!r}, seed={seed}"
+            line += (f", device={device!r}" if device else "") + (f", depth={depth!r}" if depth else "")
+            return f"print(attnzoo.check({line}))"
+        line = f"attnzoo check {self.variant.name} --only {law.id} --case {case.words} --seed {seed}"
+        return line + (f" --device {device}" if device else "") + (f" --depth {depth}" if depth else "")
 
     @functools.cached_property
     def _option_cases(self) -> list[Case]:

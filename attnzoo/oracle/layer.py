@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnzoo.errors import AttnZooError, ConfigError, InputError, Unsupported
+from attnzoo.errors import AttnZooError, ConfigError, InputError, Unsupported, did_you_mean
 from attnzoo.oracle.alibi import alibi
 from attnzoo.oracle.arrays import Array, sum_to
 from attnzoo.oracle.attention import attention, attention_backward, sinks_backward
@@ -26,8 +26,11 @@ class Layer:
         "sinks" (h,).
     heads, kv_heads, head_dim, causal, scale, window, softcap: as in `attnzoo.build`.
     rope: rotates q and k, where given.    alibi: True for attention with linear biases.
+    names: for params that go by other names, what each is here: {"q_proj": "q", "o_proj": "out"} for the weight and the
+        bias of projections, {"in_proj_weight": "qkv.weight"} for one parameter.
 
-    After `backward`, `grads` holds one array per entry of params, and `dmask` the gradient of a floating mask.
+    After `backward`, `grads` holds one array per entry of params, under its own name, and `dmask` the gradient of a
+    floating mask.
 
     >>> rng = np.random.default_rng(0)
     >>> params = {"qkv.weight": rng.standard_normal((4 * 3, 5)), "out.weight": rng.standard_normal((5, 2 * 3))}
@@ -56,6 +59,7 @@ class Layer:
         window: int | None = None,
         softcap: float | None = None,
         alibi: bool = False,
+        names: Mapping[str, str] | None = None,
     ) -> None:
         kv_heads = heads if kv_heads is None else kv_heads
         if heads % kv_heads:
@@ -64,7 +68,8 @@ class Layer:
             raise ConfigError(f"softcap ({softcap}) must be above 0; leave it out for none")
         self.heads, self.head_dim, self.causal, self.scale, self.rope = heads, head_dim, causal, scale, rope
         self.window, self.softcap, self.alibi = window, softcap, alibi
-        self.params = {name: np.array(value, dtype=np.float64) for name, value in params.items()}
+        self._own_names = _renamed(params, names or {})
+        self.params = {ours: np.array(params[own], dtype=np.float64) for ours, own in self._own_names.items()}
         self.grads, self.dmask = {}, None
         self._kept: _Kept | None = None
 
@@ -72,7 +77,7 @@ class Layer:
         # Where each projection lives: the name of its parameter, and its rows there.
         self._home = {"q": ("q", slice(q)), "k": ("k", slice(kv)), "v": ("v", slice(kv)), "out": ("out", slice(None))}
         rows = {"q": q, "k": kv, "v": kv}
-        if "qkv.weight" in params:
+        if "qkv.weight" in self.params:
             self._home |= {"q": ("qkv", slice(q)), "k": ("qkv", slice(q, q + kv)), "v": ("qkv", slice(q + kv, None))}
             rows = {"qkv": q + 2 * kv}
         _check_shapes(self.params, rows, merged=q, heads=heads)
@@ -144,7 +149,7 @@ class Layer:
         dsource = self._project_backward("k", kept.source, self._merge(dk), grads)
         dsource += self._project_backward("v", kept.source, self._merge(dv), grads)
 
-        self.grads = grads
+        self.grads = {self._own_names[name]: grad for name, grad in grads.items()}
         self.dmask = None if kept.added is None else sum_to(dbias, kept.added.shape)
         return (dx, dsource) if kept.cross else (dx + dsource, None)
 
@@ -234,6 +239,26 @@ class _Kept:
     cross: bool
 
 
+def _renamed(params: Mapping[str, NDArray[Any]], names: Mapping[str, str]) -> dict[str, str]:
+    """The name of each of the params here -> its own name."""
+    projections = {name.rpartition(".")[0] for name in params} - {""}
+    known = {*params, *projections}
+    for name in names:
+        if name not in known:
+            raise ConfigError(
+                f"names speak of {name!r}, which is not among the params{did_you_mean(name, known) or '.'} "
+                f"They hold {', '.join(sorted(params))}"
+            )
+    renamed: dict[str, str] = {}
+    for own in params:
+        projection, dot, kind = own.rpartition(".")
+        ours = names.get(own) or names.get(projection, projection) + dot + kind
+        if ours in renamed:
+            raise ConfigError(f"names make {ours!r} of both {renamed[ours]!r} and {own!r}")
+        renamed[ours] = own
+    return renamed
+
+
 def _check_shapes(params: Mapping[str, Array], rows: Mapping[str, int], *, merged: int, heads: int) -> None:
     """Refuse params that lack a weight, hold one too many, or one whose shape does not fit the heads."""
     width = len(params.get("out.weight", ()))
@@ -241,7 +266,10 @@ def _check_shapes(params: Mapping[str, Array], rows: Mapping[str, int], *, merge
     optional: dict[str, tuple[int, ...]] = {name.replace("weight", "bias"): (n,) for name, (n, _) in weights.items()}
     optional["sinks"] = (heads,)
     if missing := sorted(weights.keys() - params.keys()):
-        raise ConfigError(f"params lack {', '.join(missing)}; they hold {', '.join(sorted(params))}")
+        raise ConfigError(
+            f"params lack {', '.join(missing)}; they hold {', '.join(sorted(params))}. "
+            f"Where they go by other names, say which is which: names={{'q_proj': 'q', …}}"
+        )
     if unknown := sorted(params.keys() - weights.keys() - optional.keys()):
         raise ConfigError(f"params hold {', '.join(unknown)}, which this layer has no use for")
     for name, value in params.items():

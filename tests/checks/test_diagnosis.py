@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -21,11 +22,13 @@ from attnzoo.checks.faults.kinds import (
     WindowSpecimen,
     as_oracle,
 )
+from attnzoo.checks.faults.places import NoOffset
 from attnzoo.checks.faults.scores import SoftmaxEpsilon
 from attnzoo.checks.faults.specimen import Specimen
-from attnzoo.checks.questions import QUESTIONS
+from attnzoo.checks.lab import Case, Lab
+from attnzoo.checks.questions import QUESTIONS, Witness
 from attnzoo.checks.selftest import redrawn
-from attnzoo.errors import Unsupported
+from attnzoo.errors import ConfigError, Unsupported
 
 CPU = torch.device("cpu")
 HEADS = {"d_model": 24, "heads": 6, "kv_heads": 3, "head_dim": 10}
@@ -73,6 +76,123 @@ def test_a_plain_fault_is_named_in_a_layer_that_has_more(
         name="suspect", build=build, summary="A suspect.", traits=traits, oracle=as_oracle, cases=[{**HEADS, **more}]
     )
     assert diagnose(suspect, CPU, seed=3).fault == id
+
+
+class Choosing(RotarySpecimen):
+    """Rotary positions, and a window, a softcap and sinks where they are asked for; its cache grows all the same."""
+
+    def __init__(
+        self, *args: Any, window: int | None = None, softcap: float | None = None, sinks: bool = False, **options: Any
+    ) -> None:
+        super().__init__(*args, **options)
+        for word, value in {"window": window, "softcap": softcap}.items():
+            if value is not None and value <= 0:
+                raise ConfigError(f"{word} ({value}) must be above 0")
+        self.window, self.softcap = window, softcap
+        if sinks:
+            self.sinks = nn.Parameter(torch.zeros(self.heads))
+
+    def near(self, i: Tensor, j: Tensor) -> Tensor:
+        assert self.window is not None
+        return (i - j).abs() < self.window
+
+    def visible(self, q: Tensor, k: Tensor, mask: Tensor | None, key_mask: Tensor | None) -> Tensor:
+        visible, s = super().visible(q, k, mask, key_mask), k.shape[2]
+        i, j = torch.arange(s - q.shape[2], s)[:, None], torch.arange(s)
+        return visible if self.window is None else visible & self.near(i, j)
+
+    def logits(self, q: Tensor, k: Tensor) -> Tensor:
+        logits = super().logits(q, k)
+        return logits if self.softcap is None else self.softcap * torch.tanh(logits / self.softcap)
+
+    def softmax(self, logits: Tensor, visible: Tensor) -> Tensor:
+        if not hasattr(self, "sinks"):
+            return super().softmax(logits, visible)
+        column = self.sinks[:, None, None].to(logits.dtype).expand(*logits.shape[:-1], 1)
+        return torch.cat([logits.masked_fill(~visible, -torch.inf), column], dim=-1).softmax(-1)[..., :-1]
+
+
+class ChoosingNoOffset(NoOffset, Choosing):
+    """With a cache, it places new tokens from 0 on."""
+
+
+class ChoosingOneMore(Choosing):
+    """Its window is one key too long."""
+
+    def near(self, i: Tensor, j: Tensor) -> Tensor:
+        assert self.window is not None
+        return (i - j).abs() <= self.window
+
+
+class ChoosingSingle(Choosing):
+    """It makes its angles in float32, as Llama does."""
+
+    def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
+        half = x.shape[-1] // 2
+        turn = positions.float()[..., None] * 10000.0 ** (-torch.arange(half) / half)
+        turn = (turn if positions.dim() == 1 else turn[:, None]).to(x.dtype)
+        first, second = x.chunk(2, dim=-1)
+        cos, sin = turn.cos(), turn.sin()
+        return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+
+
+def choosing_oracle(layer: Choosing) -> oracle.Layer:
+    return oracle.Layer(
+        oracle.raw(layer),
+        heads=layer.heads,
+        kv_heads=layer.kv_heads,
+        head_dim=layer.head_dim,
+        causal=layer.causal,
+        scale=layer.asked_scale,
+        rope=layer.rope,
+        window=layer.window,
+        softcap=layer.softcap,
+    )
+
+
+def choosing(build: type[Choosing], **more: Any) -> attnzoo.Variant:
+    traits = attnzoo.Traits(cache="kv", positions="relative", plain=False, sees="some")
+    return attnzoo.Variant(
+        name="choosing",
+        build=build,
+        summary="Options that default to none.",
+        traits=traits,
+        oracle=choosing_oracle,
+        cases=[{**HEADS, **more}, {**HEADS, "window": 3}],
+    )
+
+
+@pytest.mark.parametrize("more", [{}, {"window": 4}, {"softcap": 3.0}, {"sinks": True, "window": 5}])
+def test_a_sound_layer_answers_as_the_specimen_does_whatever_its_default_case_leaves_out(more: dict[str, Any]) -> None:
+    found = diagnose(choosing(Choosing, **more), CPU, seed=3)
+    assert (found.residual, found.reason) == (0, "it answers as a sound layer does")
+
+
+@pytest.mark.parametrize(("build", "id"), [(ChoosingNoOffset, "rope.no_offset"), (ChoosingOneMore, "window.one_more")])
+def test_a_fault_is_named_in_a_layer_whose_default_case_leaves_options_out(build: type[Choosing], id: str) -> None:
+    found = diagnose(choosing(build), CPU, seed=3)
+    assert (found.fault, found.residual) == (id, 0)
+
+
+@pytest.mark.parametrize(("build", "alike"), [(Choosing, "yes"), (ChoosingSingle, "no")])
+def test_angles_of_single_precision_are_told_by_far_positions(build: type[Choosing], alike: str) -> None:
+    lab = Lab(choosing(build), Case("default", HEADS, 2, 7), CPU)
+    assert QUESTIONS["distance_alone"](Witness(lab, lambda dtype, redrawn: lab.layer(dtype))) == alike
+
+
+class Reversed(Choosing):
+    """What no fault does: heads, keys and the width of the output come in the opposite order."""
+
+    def merge(self, mixed: Tensor) -> Tensor:
+        return super().merge(mixed.flip(1).flip(-1)).flip(-1)
+
+
+def test_where_no_fault_is_near_the_mean_is_over_all_answers() -> None:
+    """Among them are those about seeds, hooks and refusals, which it gives as any layer does."""
+    found = diagnose(choosing(Reversed), CPU, seed=3)
+    assert found.fault == ""
+    assert 0.25 < found.residual < 0.75
+    assert found.reason == f"the nearest found, {found.runner_up}, is off by {found.residual:.3f} in the mean"
 
 
 class Modest(nn.Module):

@@ -10,7 +10,7 @@ import pytest
 from attnzoo.checks import LAWS
 from attnzoo.checks.clauses import CLAUSES
 from attnzoo.checks.faults import FAULTS
-from attnzoo.checks.report import Outcome, Report, Result, tell
+from attnzoo.checks.report import TRUTHS, Outcome, Report, Result, tell
 from attnzoo.checks.runner import Run
 
 OUTCOMES: list[Outcome] = [
@@ -123,6 +123,44 @@ def test_laws_that_do_not_apply_are_listed_under_their_reason() -> None:
 def test_blocked_laws_are_listed_under_what_blocks_them() -> None:
     words = str(report(*(result(law, "blocked", "stands on a.z") for law in ("a.a", "a.b"))))
     assert "ours: BLOCKED a.a, a.b: stands on a.z\n" in words
+
+
+def test_where_all_other_laws_are_blocked_they_are_counted() -> None:
+    blocked = [result(f"a.law_{i}", "blocked", "stands on build.runs") for i in range(30)]
+    words = str(report(result("build.runs", "error", "InputError: no context", case="options-0"), *blocked))
+    assert "ours: BLOCKED all other 30 laws: stands on build.runs\n" in words
+    assert "a.law_7:" not in words
+    words = str(report(result("build.runs", "error", "no"), result("a.a", "passed"), *blocked))
+    assert f"ours: BLOCKED {', '.join(one.law for one in blocked)}: stands on build.runs\n" in words
+
+
+def test_a_layer_that_does_not_run_is_told_what_every_layer_answers() -> None:
+    assert "InputError: no context\n  every layer answers y = layer(x)" in tell(
+        result("build.runs", "error", "InputError: no context", case="options-0")
+    )
+    assert "every layer" not in tell(result("a.a", "error", "InputError: no context", case="options-0"))
+
+
+def test_what_no_truth_could_judge_is_told_before_the_verdict() -> None:
+    oracle = result("truth.oracle", "not-applicable", "brings no oracle")
+    sdpa = result("truth.sdpa", "not-applicable", "shows no stages (project, attend, merge)")
+    for why, named in {
+        "shows no stages (project, attend, merge)": " and the grouping of heads",
+        "takes no": "",
+    }.items():
+        held = report(result("a.a", "passed"), oracle, sdpa, result("truth.grouping", "not-applicable", why))
+        last_but_one, last = [line for line in str(held).splitlines() if line][-2:]
+        assert last_but_one == (
+            f"not judged: the numbers, such as the scale{named}; "
+            "ours brings no oracle and shows no stages (project, attend, merge)"
+        )
+        assert last.startswith("ours: conforms")
+    for judged in ([oracle, result("truth.sdpa", "passed")], [oracle], [sdpa, result("truth.oracle", "failed", "no")]):
+        assert "not judged" not in str(report(*judged))
+
+
+def test_the_laws_that_tell_what_is_computed_are_there() -> None:
+    assert {*TRUTHS, "truth.grouping"} <= {law.id for law in LAWS}
 
 
 def test_the_last_line_is_the_verdict() -> None:

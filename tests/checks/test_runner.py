@@ -19,6 +19,7 @@ from attnzoo.checks.law import law
 from attnzoo.checks.report import Result
 from attnzoo.checks.runner import Run, devices
 from attnzoo.errors import ConfigError
+from attnzoo.registry import zoo
 
 
 class Line(nn.Module):
@@ -293,6 +294,40 @@ def test_a_failure_under_another_seed_is_told_with_it() -> None:
     failed = result(rare, depth="full", seed=4)
     assert failed.outcome == "failed"
     assert " --seed 6" in failed.reproduce
+
+
+LEAKING = next(fault.variant for fault in FAULTS if fault.id == "causal.one_ahead")
+
+
+def again(variant: attnzoo.Variant | str, **asked: Any) -> str:
+    """The line that shows the last law of this report again."""
+    return attnzoo.check(variant, only=["causality.no_future"], **asked).results[-1].reproduce
+
+
+def test_a_variant_that_is_not_installed_is_checked_again_in_python() -> None:
+    line = again(LEAKING, seed=5, depth="full")
+    assert re.fullmatch(
+        r"print\(attnzoo\.check\(variant, only=\['causality\.no_future'\], case='[^']+', seed=5, depth='full'\)\)", line
+    )
+    report = eval(line.removeprefix("print"), {"attnzoo": attnzoo, "variant": LEAKING})
+    assert [one.outcome for one in report.results] == ["passed", "failed"]
+    assert report.results[-1].reproduce == line
+
+
+def test_a_variant_of_this_session_is_checked_again_by_name_in_python() -> None:
+    with attnzoo.temporary(LEAKING):
+        assert again(LEAKING.name).startswith(
+            "print(attnzoo.check('causal_one_ahead', only=['causality.no_future'], case="
+        )
+
+
+def test_an_installed_variant_is_checked_again_in_the_shell_and_one_that_only_has_its_name_is_not() -> None:
+    gqa = attnzoo.describe("gqa")
+    assert zoo().has_installed(gqa)
+    assert not zoo().has_installed(replace(gqa, summary="Another."))
+    assert not zoo().has_installed(LEAKING)
+    with attnzoo.temporary(LEAKING):
+        assert not zoo().has_installed(LEAKING)
 
 
 @pytest.mark.parametrize("device", ["cuda:99", "nonesuch"])

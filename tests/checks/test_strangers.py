@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -340,3 +342,9 @@ def test_a_stranger_whose_mask_is_upside_down_is_accused() -> None:
 
     report = attnzoo.check(replace(STRANGERS[0], build=Inverted), only=["mask.blocks", "causality.no_future"])
     assert [result.outcome for result in report.results] == ["passed", "failed", "failed"]
+
+
+def test_the_known_failure_that_the_tutorial_shows_is_that_of_torchs_own_layer() -> None:
+    page = (Path(__file__).parents[2] / "docs/tutorial.md").read_text(encoding="utf-8")
+    law, words = re.findall(r'`known=\{"([\w.]+)": "([^"]+)"\}`', page)[0]
+    assert STRANGERS[0].known[law] == words

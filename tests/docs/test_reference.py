@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import inspect
 import re
 from pathlib import Path
 from types import ModuleType
@@ -10,7 +11,9 @@ from types import ModuleType
 import pytest
 
 import attnzoo
-from attnzoo import checks, errors, ops, oracle, viz
+from attnzoo import checks, errors, ops, oracle, protocol, viz
+from attnzoo.checks import costs
+from attnzoo.checks.lab import size_cases
 from zoodocs.docstrings import RST, convert
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -30,6 +33,20 @@ def test_every_room_of_the_face_has_a_page() -> None:
     rooms = [name for name in attnzoo.__all__ if isinstance(getattr(attnzoo, name), ModuleType)]
     assert "ops" in rooms
     assert [room for room in rooms if not (DOCS / f"reference/{room}.md").exists()] == []
+
+
+def test_all_that_a_cache_must_answer_has_words() -> None:
+    silent = [name for name, member in vars(protocol.Cache).items() if name[0] != "_" and not inspect.getdoc(member)]
+    assert silent == []
+    words = inspect.getdoc(protocol.Cached.new_cache) or ""
+    assert "max_len:" in words
+    assert "rollback:" in words
+
+
+def test_the_longest_sequences_of_the_suite_are_told() -> None:
+    most = max(case.t for case in size_cases(attnzoo.describe("gqa")))
+    assert f"up to {most} tokens" in (protocol.__doc__ or "")
+    assert f"those of costs {costs.LENGTH} where" in (protocol.__doc__ or "")
 
 
 def test_shapes_are_a_list_and_examples_are_examples() -> None:

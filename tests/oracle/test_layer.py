@@ -409,6 +409,44 @@ def test_params_that_do_not_fit_are_named() -> None:
         layer(fused() | {"sinks": np.ones(G)})
 
 
+NAMES = {"q_proj": "q", "attn.k": "k", "value_weight": "v.weight", "o_proj": "out"}
+
+
+def renamed() -> dict[str, Array]:
+    params = separate(bias=False)
+    return {
+        {"q": "q_proj.weight", "k": "attn.k.weight", "v": "value_weight", "out": "o_proj.weight"}[name[:-7]]: value
+        for name, value in params.items()
+    }
+
+
+def test_params_of_other_names_are_the_same_layer_and_keep_their_names_in_grads() -> None:
+    ours, theirs = layer(separate(bias=False)), layer(renamed(), names=NAMES)
+    x = draw(B, T, C)
+    np.testing.assert_array_equal(theirs.forward(x)[0], ours.forward(x)[0])
+    for one in (ours, theirs):
+        one.backward(draw(B, T, C, seed=1))
+    assert set(theirs.grads) == set(renamed())
+    np.testing.assert_array_equal(theirs.grads["q_proj.weight"], ours.grads["q.weight"])
+    np.testing.assert_array_equal(theirs.grads["value_weight"], ours.grads["v.weight"])
+    np.testing.assert_array_equal(theirs.projection("k")[0], ours.projection("k")[0])
+
+
+def test_a_fused_projection_of_another_name_keeps_its_bias() -> None:
+    params = {f"c_attn{name[3:]}" if name.startswith("qkv") else name: value for name, value in fused().items()}
+    x = draw(B, T, C)
+    np.testing.assert_array_equal(layer(params, names={"c_attn": "qkv"}).forward(x)[0], layer().forward(x)[0])
+
+
+def test_names_that_do_not_fit_are_named() -> None:
+    with pytest.raises(ConfigError, match=r"speak of 'q_prj', which is not among the params; did you mean 'q_proj'"):
+        layer(renamed(), names={"q_prj": "q"})
+    with pytest.raises(ConfigError, match=r"make 'q\.weight' of both 'q_proj\.weight' and 'attn\.k\.weight'"):
+        layer(renamed(), names={"q_proj": "q", "attn.k": "q"})
+    with pytest.raises(ConfigError, match=r"lack k\.weight.*say which is which: names=\{'q_proj': 'q', …\}"):
+        layer(renamed())
+
+
 def test_options_that_do_not_fit_are_named() -> None:
     for softcap in (0.0, -1.0):
         with pytest.raises(ConfigError, match=rf"softcap \({softcap}\) must be above 0"):

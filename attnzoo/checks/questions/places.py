@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from attnzoo.checks import law
-from attnzoo.checks.questions.witness import Witness, question, taken
+from attnzoo.checks.questions.witness import Witness, fact, question, taken
 
 
 @question()
@@ -29,6 +29,13 @@ def places_backwards(w: Witness) -> Any:
 @question()
 def places_far(w: Witness) -> Any:
     return w.layer()(w.tokens(), positions=torch.arange(7, device=w.lab.device) + 300_000)
+
+
+@question()
+def distance_alone(w: Witness) -> Any:
+    """Whether far away the layer answers as it does near by: rounding tells angles of single precision apart."""
+    layer, near = w.layer(), torch.arange(7, device=w.lab.device)
+    return fact(torch.allclose(layer(w.tokens(), positions=near), layer(w.tokens(), positions=near + 300_000)))
 
 
 @question()
