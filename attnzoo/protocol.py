@@ -6,8 +6,9 @@
 
 Layers take `(b, t, c)`. Inside, q is `(b, h, t, d)`, k and v are `(b, g, s, d)`, weights are `(b, h, t, s)`.
 
-Most laws of the suite give a layer up to 71 tokens, some a few hundred, and those of costs 1024 where `Traits` claim
-linear memory or work. A layer that takes `max_seq_len` tokens at most is judged with cases that leave it room for them.
+Most laws of the suite give a layer up to 71 tokens, some a few hundred, 600 at most, and those of costs 1024 where
+`Traits` claim linear memory or work. A layer whose option `max_seq_len` is a number where it is not given is built with
+2048; one that takes fewer tokens in any case cannot be judged.
 """
 
 from __future__ import annotations

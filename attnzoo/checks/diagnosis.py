@@ -57,6 +57,7 @@ SHORT = (
     "steps",
     "context",
     "context_of_one",
+    "context_of_as_many",
     "context_gradient",
     "cache_bytes",
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attnzoo.checks.questions import building, caches, calls, conduct, kinds, masks, places, training
+from attnzoo.checks.questions import building, caches, calls, conduct, kinds, large, masks, memory, places, training
 from attnzoo.checks.questions.witness import Answer, Question, Witness
 
 __all__ = ["QUESTIONS", "Answer", "Question", "Witness"]
@@ -40,6 +40,15 @@ QUESTIONS: dict[str, Question] = {
         conduct.under_autocast, conduct.seeded, building.length_limit, building.bias_made, building.given_scale,
         building.no_scale, building.default_scale, building.causality_given, building.causality_masked,
         calls.four, building.uneven_width, building.uneven_groups, building.odd_dropout, building.odd_backend,
+        building.scale_below_zero, building.places_beyond_the_length, calls.very_loud, calls.half_very_loud,
+        calls.weights_learn, masks.mask_of_all_in_one_head, masks.mask_of_low_numbers, masks.mask_of_one_column,
+        places.places_of_each_start, places.places_below_zero, places.context_of_as_many, caches.steps_at_places,
+        caches.steps_after_turn, caches.cache_refused_mask, training.dropout_under_mask, training.dropout_pattern,
+        training.frozen_gradient, training.learns_everywhere, training.gradient_twice, memory.result_kept,
+        memory.mask_changed, memory.low_mask_kept, memory.input_freed, memory.switches,
+        memory.loaded_from_nothing, memory.modes, memory.stirred, memory.heads_at_birth,
+        memory.cast_after_a_call, memory.nan_shown, large.nine_padded, large.wide_heads,
+        large.hundreds, large.hundred_padded_steps, large.hundreds_of_steps, large.six_hundred,
         kinds.grown, kinds.kernels, kinds.half_kernels, kinds.work_of_a_step, kinds.memory, kinds.work,
     )
 }  # fmt: skip

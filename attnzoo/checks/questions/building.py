@@ -69,3 +69,13 @@ def odd_dropout(w: Witness) -> Any:
 @question(law.option("backend"))
 def odd_backend(w: Witness) -> Any:
     return taken(lambda: w.make(torch.float64, redrawn=False, backend="nonesuch"))
+
+
+@question(law.option("scale"))
+def scale_below_zero(w: Witness) -> Any:
+    return w.layer(scale=-0.4)(w.tokens())
+
+
+@question(law.option("max_seq_len"), law.positional)
+def places_beyond_the_length(w: Witness) -> Any:
+    return w.layer(max_seq_len=8)(w.tokens(), positions=3 * torch.arange(7, device=w.lab.device) + 5)

@@ -103,3 +103,26 @@ def fed(w: Witness, cache: Any, x: Tensor, sizes: list[int], **options: Any) -> 
         outputs.append(w.layer(**options)(x[:, start : start + size], cache=cache))
         start += size
     return torch.cat(outputs, dim=1)
+
+
+@question(law.cached, law.positional)
+def steps_at_places(w: Witness) -> Any:
+    cache, x, places = w.layer().new_cache(3, 7), w.tokens(), 3 * torch.arange(7, device=w.lab.device)
+    parts = [(0, 4), (4, 5), (5, 7)]
+    return torch.cat([w.layer()(x[:, a:e], cache=cache, positions=places[a:e]) for a, e in parts], dim=1)
+
+
+@question(law.cached)
+def steps_after_turn(w: Witness) -> Any:
+    cache = w.layer().new_cache(3, 7)
+    fed(w, cache, w.tokens()[:, :6], [6])
+    cache.reorder(torch.tensor([2, 0, 1], device=w.lab.device))
+    return fed(w, cache, w.tokens()[:, 6:], [1])
+
+
+@question(law.cached, law.masked)
+def cache_refused_mask(w: Witness) -> Any:
+    cache = w.layer().new_cache(3, 9)
+    w.layer()(w.tokens()[:, :4], cache=cache)
+    taken(lambda: w.layer()(w.tokens()[:, 4:5], cache=cache, mask=torch.ones(1, 99, dtype=torch.bool)))
+    return f"{cache.length} tokens"

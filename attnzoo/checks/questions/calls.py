@@ -95,3 +95,18 @@ def matrix(w: Witness) -> Any:
 def staged(w: Witness) -> Any:
     layer, x = w.layer(), w.tokens()
     return fact(torch.allclose(layer.merge(layer.attend(*layer.project(x))), layer(x)))
+
+
+@question()
+def very_loud(w: Witness) -> Any:
+    return w.layer()(100 * w.tokens())
+
+
+@question()
+def half_very_loud(w: Witness) -> Any:
+    return fact(bool(torch.isfinite(w.layer(torch.float16)(100 * w.tokens(dtype=torch.float16))).all()))
+
+
+@question(law.weights)
+def weights_learn(w: Witness) -> Any:
+    return fact(w.layer()(w.tokens().requires_grad_(), need_weights=True)[1].requires_grad)

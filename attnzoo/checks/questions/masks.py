@@ -145,3 +145,22 @@ def behind_overflow(w: Witness) -> Any:
     k = k.clone()
     k[:, :, 1] = torch.finfo(torch.float32).max
     return fact(bool(torch.isfinite(w.layer(torch.float32).attend(q, k, v, key_mask=real)).all()))
+
+
+@question(law.masked)
+def mask_of_all_in_one_head(w: Witness) -> Any:
+    rows = w.lab.mask(3, w.heads, 7, 7)
+    rows[0, 0] = True
+    return w.layer()(w.tokens(), mask=rows)
+
+
+@question(law.masked)
+def mask_of_low_numbers(w: Witness) -> Any:
+    return w.layer()(w.tokens(), mask=torch.full((7, 7), -2e4, dtype=torch.float64, device=w.lab.device))
+
+
+@question(law.masked)
+def mask_of_one_column(w: Witness) -> Any:
+    rows = torch.ones(3, 1, 7, 1, dtype=torch.bool, device=w.lab.device)
+    rows[1, 0, 4] = False
+    return w.layer()(w.tokens(), mask=rows)

@@ -63,3 +63,19 @@ def context_of_one(w: Witness) -> Any:
 def context_gradient(w: Witness) -> Any:
     other = w.tokens(t=11, draw=1).requires_grad_()
     return torch.autograd.grad(w.layer()(w.tokens(), other).sum(), other)[0]
+
+
+@question(law.positional)
+def places_of_each_start(w: Witness) -> Any:
+    starts = 2 * torch.arange(3, device=w.lab.device)[:, None]
+    return w.layer()(w.tokens(), positions=starts + torch.arange(7, device=w.lab.device) ** 2 * (1 + starts))
+
+
+@question(law.positional)
+def places_below_zero(w: Witness) -> Any:
+    return w.layer()(w.tokens(), positions=2 * torch.arange(7, device=w.lab.device) - 9)
+
+
+@question(law.cross)
+def context_of_as_many(w: Witness) -> Any:
+    return w.layer()(w.tokens(), w.tokens(draw=1))

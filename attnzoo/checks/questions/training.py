@@ -76,3 +76,56 @@ def expanded_gradient(w: Witness) -> Any:
 @question()
 def empty(w: Witness) -> Any:
     return taken(lambda: w.layer()(w.tokens(b=0)))
+
+
+@question(law.option("dropout"), law.masked)
+def dropout_under_mask(w: Witness) -> Any:
+    layer, rows = copy.deepcopy(w.layer(dropout=0.5)).train(), w.lab.mask(7, 7)
+    return fact(torch.allclose(layer(w.tokens(), mask=rows), layer(w.tokens(), mask=rows)))
+
+
+@question(law.option("dropout"), law.staged)
+def dropout_pattern(w: Witness) -> Any:
+    """What is dropped together: the channels of a sum of ones, the queries, heads and samples of one-hot values."""
+    layer = copy.deepcopy(w.layer(dropout=0.5)).train()
+    q, k, _ = layer.project(w.tokens(t=11))
+    one_hot = torch.eye(11, dtype=k.dtype, device=k.device).expand(*k.shape[:2], 11, 11)
+    sums, kept = layer.attend(q, k, torch.ones_like(one_hot)), layer.attend(q, k, one_hot)[..., -1, :] != 0
+    alike = {
+        "channels": (sums - sums[..., :1]).abs().amax() < 1e-9,
+        "heads": (kept == kept[:, :1]).all(),
+        "samples": (kept == kept[:1]).all(),
+        "keys": (kept == kept[..., :1]).all(),
+    }
+    return ", ".join(f"{what} {fact(bool(same))}" for what, same in alike.items())
+
+
+@question()
+def frozen_gradient(w: Witness) -> Any:
+    layer, x = copy.deepcopy(w.layer()).requires_grad_(False), w.tokens().requires_grad_()
+    return torch.autograd.grad(layer(x), x, w.tokens(draw=2))[0]
+
+
+@question()
+def learns_everywhere(w: Witness) -> Any:
+    layer = copy.deepcopy(w.layer())
+    layer(w.tokens()).square().sum().backward()
+    return fact(all(parameter.grad is not None for parameter in layer.parameters()))
+
+
+@question()
+def gradient_twice(w: Witness) -> Any:
+    """Whether the second derivative is that of the gradient, where there is one."""
+    x, along, step = w.tokens(), w.tokens(draw=5), 1e-5
+
+    def slope(at: torch.Tensor, *, graph: bool) -> torch.Tensor:
+        leaf = at if graph else at.detach().requires_grad_()
+        return torch.autograd.grad(w.layer()(leaf).square().sum(), leaf, create_graph=graph)[0]
+
+    leaf = x.clone().requires_grad_()
+    try:
+        got = torch.autograd.grad((slope(leaf, graph=True) * along).sum(), leaf)[0]
+    except RuntimeError:
+        return fact(True)
+    due = (slope(x + step * along, graph=False) - slope(x - step * along, graph=False)) / (2 * step)
+    return fact(float((got - due).abs().max()) < 1e-4 * float(due.abs().max()))

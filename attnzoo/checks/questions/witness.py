@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnzoo.checks.lab import Lab
+from attnzoo.checks.lab import Lab, Switches
 from attnzoo.checks.law import Need
 from attnzoo.variant import Variant
 
@@ -71,10 +71,13 @@ class Question:
     def __call__(self, witness: Witness) -> Answer:
         """The answer; a refusal or a breakdown is one too, named by its kind."""
         torch.manual_seed(0)
+        switches = Switches()
         try:
             answer = self.asks(witness)
         except Exception as error:
             return type(error).__name__
+        finally:
+            switches.restore()
         if isinstance(answer, Tensor):
             return answer.detach()
         return answer if isinstance(answer, str) else type(answer).__name__
