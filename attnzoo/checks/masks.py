@@ -345,6 +345,8 @@ def _nothing_from_nothing(
     parameters = list(layer.parameters())
     gradients = torch.autograd.grad(y.float().square().sum(), [leaf, *parameters], allow_unused=True)
     see.finite(y, f"the output with nothing to see by {what}")
+    with torch.no_grad():
+        see.finite(layer(x, **asked), f"the output without gradients, with nothing to see by {what}")
     for gradient in gradients:
         if gradient is not None:
             see.finite(gradient, f"gradients with nothing to see by {what}")

@@ -41,8 +41,10 @@ def empty(lab: Lab, see: Evidence) -> None:
         see.holds(y.shape == x.shape, f"an input of {tuple(x.shape)} gives the same shape, not {tuple(y.shape)}")
         see.holds(x.grad is not None and x.grad.shape == x.shape, f"an input of {tuple(x.shape)} gets a gradient")
         if lab.variant.traits.weights:
-            y, w = layer(x, need_weights=True)
             asked = f"with weights asked for, an input of {tuple(x.shape)}"
+            pair = layer(x, need_weights=True)
+            see.holds(isinstance(pair, tuple), f"{asked} gives a pair (y, weights), not a {type(pair).__name__}")
+            y, w = pair
             see.holds(y.shape == x.shape, f"{asked} gives the same shape, not {tuple(y.shape)}")
             see.holds(w.numel() == 0, f"{asked} gives no weights, not {tuple(w.shape)}")
 

@@ -88,9 +88,9 @@ class Adapter(nn.Module):
             raise Unsupported("a cache needs causal=True")
         source, held = x if context is None else context, cache.length if cache else 0
         self.check(x, source, cache, mask, key_mask, positions)
-        if x.numel() == 0:
-            return x.clone()
         t, s = x.shape[1], held + source.shape[1]
+        if x.numel() == 0:
+            return (x.clone(), x.new_zeros(x.shape[0], self.heads, t, s)) if need_weights else x.clone()
         visible = torch.ones(x.shape[0], 1, t, s, dtype=torch.bool, device=x.device)
         if self.causal:
             visible = visible.tril(s - t)
@@ -306,8 +306,13 @@ STRANGERS = [
         summary="torch's nn.MultiheadAttention.",
         traits=attnzoo.Traits(cross=True),
         cases=[dict(d_model=24, heads=4), dict(d_model=24, heads=3, bias=True)],
-        # It takes floating masks in its own type only, and applies its output projection past the hooks on it.
-        known={"mask.wide": MASK_IN_HALF, "mode.hooks": "a forward hook on layer.out_proj runs"},
+        # It takes floating masks in its own type only, and applies its output projection past the hooks on it. Where no
+        # gradient is asked for it takes another path, which has NaN for a query that sees nothing.
+        known={
+            "mask.wide": MASK_IN_HALF,
+            "mask.blind_rows": "the output without gradients, with nothing to see by",
+            "mode.hooks": "a forward hook on layer.out_proj runs",
+        },
     ),
     attnzoo.Variant(
         name="hand_written",
