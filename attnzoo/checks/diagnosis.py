@@ -114,7 +114,11 @@ def diagnose(variant: Variant, device: torch.device, seed: int = 0) -> Diagnosis
     nearest = _nearest(suspect, candidates, far)
     best, residual = nearest[0]
     if not best:
-        why = "it answers as a sound layer does" if residual == 0 else "it is nearer to a sound layer than to any"
+        why = (
+            "what it is asked it answers as a sound layer does"
+            if residual == 0
+            else "it is nearer to a sound layer than to any"
+        )
         return Diagnosis(residual=residual, reason=why)
     if residual > far:
         residual = _residual(suspect, candidates[best])  # until here it was the mean over those few that it was asked

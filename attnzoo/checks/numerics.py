@@ -10,7 +10,7 @@ from torch import Tensor
 from attnzoo.checks import reference, tolerance
 from attnzoo.checks.evidence import Evidence
 from attnzoo.checks.lab import Lab, array, tensor
-from attnzoo.checks.law import law, plain, staged, weights
+from attnzoo.checks.law import law, normalised, plain, staged, weights
 
 HALF = (torch.bfloat16, torch.float16)
 
@@ -98,6 +98,23 @@ def half_layer(lab: Lab, see: Evidence) -> None:
         _rounded_once(see, layer.merge(mixed), truth.merge(mixed.double()), f"the merged output, {dtype}")
         for name, got, due in zip("qkv", (q, k, v), truth.project(x.double()), strict=True):
             _rounded_once(see, got, due, f"{name}, {dtype}")
+
+
+@law("numerics.half_long", "C17", needs=[normalised], cases="default")
+def half_long(lab: Lab, see: Evidence) -> None:
+    """On hundreds of tokens too, a half layer is its float64 twin within two roundings of its type, in the mean.
+
+    Places and distances of hundreds are no numbers of bfloat16, and sums over hundreds of keys none to take in it.
+    """
+    for dtype in HALF:
+        layer, x = lab.layer(dtype), lab.tokens(1, 600, dtype)
+        truth: Any = lab.layer()
+        truth.load_state_dict({name: values.double() for name, values in layer.state_dict().items()})
+        with torch.no_grad():
+            got, due = layer(x).double(), truth(x.double())
+        off = float((got - due).abs().mean() / due.abs().mean())
+        allowed = 2 * tolerance.FLOOR[dtype]  # sound layers err by half a rounding to one
+        see.holds(off <= allowed, f"600 tokens err by {off:.1e} of their mean, at most {allowed:.1e}, {dtype}")
 
 
 @law("numerics.half_weights", "C17", needs=[weights], cases="options")

@@ -165,7 +165,7 @@ def choosing(build: type[Choosing], **more: Any) -> attnzoo.Variant:
 @pytest.mark.parametrize("more", [{}, {"window": 4}, {"softcap": 3.0}, {"sinks": True, "window": 5}])
 def test_a_sound_layer_answers_as_the_specimen_does_whatever_its_default_case_leaves_out(more: dict[str, Any]) -> None:
     found = diagnose(choosing(Choosing, **more), CPU, seed=3)
-    assert (found.residual, found.reason) == (0, "it answers as a sound layer does")
+    assert (found.residual, found.reason) == (0, "what it is asked it answers as a sound layer does")
 
 
 @pytest.mark.parametrize(("build", "id"), [(ChoosingNoOffset, "rope.no_offset"), (ChoosingOneMore, "window.one_more")])

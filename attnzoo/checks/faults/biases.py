@@ -207,6 +207,16 @@ class DistanceRestarts(AlibiSpecimen):
         return (torch.arange(t, device=q.device)[:, None] - torch.arange(s, device=q.device)).abs()
 
 
+@fault("alibi.places_in_half", "ours", "C17", "numerics.half_long")
+class PlacesInHalf(AlibiSpecimen):
+    """In half types the bias is a slope times the key's place in that type, where far places are not told apart."""
+
+    def bias(self, q: Tensor, k: Tensor) -> Tensor:
+        places = torch.arange(k.shape[2], device=q.device).to(q.dtype)
+        bias = self.slopes().to(places)[:, None, None] * places
+        return super().bias(q, k) if q.dtype in (torch.float32, torch.float64) else bias.to(self.wide(q.dtype))
+
+
 @fault("alibi.none_in_decode", "B51", "C12", "cache.equals_whole")
 class NoBiasInDecode(_Forgetful, AlibiSpecimen):
     """In a step of one token there is no bias."""

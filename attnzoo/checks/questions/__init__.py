@@ -49,6 +49,7 @@ QUESTIONS: dict[str, Question] = {
         memory.loaded_from_nothing, memory.modes, memory.stirred, memory.heads_at_birth,
         memory.cast_after_a_call, memory.nan_shown, large.nine_padded, large.wide_heads,
         large.hundreds, large.hundred_padded_steps, large.hundreds_of_steps, large.six_hundred,
+        large.six_hundred_in_half,
         kinds.grown, kinds.kernels, kinds.half_kernels, kinds.work_of_a_step, kinds.memory, kinds.work,
     )
 }  # fmt: skip

@@ -23,6 +23,14 @@ def six_hundred(w: Witness) -> Any:
         return w.layer()(w.tokens(t=600, b=1))[:, -8:]
 
 
+@question(law.normalised)
+def six_hundred_in_half(w: Witness) -> Any:
+    x = w.tokens(t=600, b=1, dtype=torch.bfloat16)
+    with torch.no_grad():
+        half, whole = w.layer(torch.bfloat16)(x).double(), w.layer()(x.double())
+    return fact(float((half - whole).abs().mean()) < 0.015 * float(whole.abs().mean()))
+
+
 @question(law.padded)
 def nine_padded(w: Witness) -> Any:
     return w.layer()(w.tokens(b=9), key_mask=w.lab.padding([7, 6, 5, 4, 3, 2, 7, 6, 3], 7, left=True))
