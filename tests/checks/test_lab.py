@@ -13,7 +13,18 @@ from torch import Tensor, nn
 
 import attnzoo
 from attnzoo.checks.faults import SOUND
-from attnzoo.checks.lab import Case, Lab, Randomness, array, find_case, option_cases, redraw, size_cases, tensor
+from attnzoo.checks.lab import (
+    Case,
+    Lab,
+    Randomness,
+    Switches,
+    array,
+    find_case,
+    option_cases,
+    redraw,
+    size_cases,
+    tensor,
+)
 from attnzoo.errors import ConfigError
 
 CPU = torch.device("cpu")
@@ -116,6 +127,25 @@ def test_a_coincidence_changes_nothing_else() -> None:
         assert rest.items() <= found["options-0"].options.items(), name
 
 
+def test_what_a_build_takes_for_granted_is_said_in_its_cases() -> None:
+    def build(d_model: int, heads: int, causal: bool = False, max_seq_len: int = 32) -> nn.Module:
+        return nn.Identity()
+
+    variant = attnzoo.Variant(
+        name="short",
+        build=build,
+        summary="",
+        cases=[{"d_model": 24, "heads": 4}, {"d_model": 8, "heads": 2, "max_seq_len": 99}],
+    )
+    found = {case.name: case for case in [*option_cases(variant), *size_cases(variant)]}
+    assert found["options-0"].options == {"d_model": 24, "heads": 4, "causal": False, "max_seq_len": 2048}
+    assert found["options-1"].options["max_seq_len"] == 99
+    assert found["length-71"].options["max_seq_len"] == 2048
+    assert found["causal"].causal
+    assert not found["options-0"].causal
+    assert "not-causal" not in found
+
+
 def test_the_sizes_at_which_code_takes_another_path() -> None:
     found = {name: (case.b, case.t) for name, case in cases("gqa").items()}
     assert found["one-token"][1] == 1
@@ -123,6 +153,7 @@ def test_the_sizes_at_which_code_takes_another_path() -> None:
     assert found["batch-3"][0] == 3
     assert found["batch-heads"][0] == lab("gqa").case.options["heads"]
     assert found["batch-tokens"][0] == found["batch-tokens"][1]
+    assert found["batch-9"][0] == 9 > 8
     assert found["length-17"][1] == 17
     assert found["length-71"][1] == 71 > 64
 
@@ -304,6 +335,40 @@ def test_a_random_source_that_moved_is_named(draw: Any, source: str) -> None:
     assert before.moved() == []
     draw()
     assert before.moved() == [source]
+
+
+def test_a_source_that_is_seeded_alike_each_time_has_moved_once_it_is_stirred() -> None:
+    np.random.seed(0)
+    plain = Randomness()
+    np.random.seed(0)
+    assert plain.moved() == []
+    stirred = Randomness.stirred()
+    np.random.seed(0)
+    assert stirred.moved() == ["NumPy's"]
+
+
+@pytest.mark.parametrize(
+    ("turn", "name"),
+    [
+        (lambda: torch.set_grad_enabled(False), "gradients"),
+        (lambda: torch.set_default_dtype(torch.float64), "the default dtype"),
+        (lambda: torch.set_float32_matmul_precision("medium"), "float32 matmul precision"),
+        (lambda: torch.use_deterministic_algorithms(True), "deterministic algorithms"),
+        (lambda: torch.set_num_threads(torch.get_num_threads() + 1), "the number of threads"),
+        (lambda: torch.set_autocast_enabled("cpu", True), "autocast"),
+        (lambda: torch.autograd.set_detect_anomaly(True), "anomaly detection"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled")
+def test_a_switch_that_moved_is_named_and_can_be_set_back(turn: Any, name: str) -> None:
+    before = Switches()
+    assert before.moved() == []
+    try:
+        turn()
+        assert before.moved() == [name]
+    finally:
+        before.restore()
+    assert before.moved() == []
 
 
 def test_a_generator_of_ones_own_is_no_global_source() -> None:

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 import attnzoo
 from attnzoo.checks.faults.kinds import AbsoluteSpecimen
-from attnzoo.checks.faults.specimen import Specimen
+from attnzoo.checks.faults.specimen import Specimen, SpecimenCache
 from attnzoo.errors import ConfigError, InputError, Unsupported
 
 
@@ -227,6 +227,106 @@ class Bare(Kin):
         return super().forward(x)
 
 
+class ShortUnlessTold(Kin):
+    """Takes 16 tokens where no other length is asked for."""
+
+    def __init__(self, d_model: int, heads: int, *, causal: bool = True, max_seq_len: int = 16) -> None:
+        super().__init__(d_model, heads, causal=causal)
+        self.max_seq_len = max_seq_len
+
+
+class BothWaysUnlessTold(Kin):
+    """Not causal where nothing is said."""
+
+    def __init__(self, d_model: int, heads: int, *, causal: bool = False) -> None:
+        super().__init__(d_model, heads, causal=causal)
+
+
+class DropsUnlessTold(Kin):
+    """Drops a tenth of the weights in training where nothing is said."""
+
+    def __init__(self, d_model: int, heads: int, *, causal: bool = True, dropout: float = 0.1) -> None:
+        super().__init__(d_model, heads, causal=causal)
+        self.check_options(dropout, "auto")
+        self.dropout = dropout
+
+
+class Latents(SpecimenCache):
+    """What keys and values are made from, (b, s, r), instead of them."""
+
+    latents: Tensor | None = None
+
+    @property
+    def length(self) -> int:
+        return 0 if self.latents is None else self.latents.shape[1]
+
+    @property
+    def nbytes(self) -> int:
+        return 0 if self.latents is None else self.latents.numel() * self.latents.element_size()
+
+    def hold(self, new: Tensor) -> Tensor:
+        latents = new if self.latents is None else torch.cat([self.latents, new], dim=1)
+        self.latents = latents.detach()
+        return latents
+
+    def reset(self) -> None:
+        self.latents = None
+
+    def crop(self, n: int) -> None:
+        if not 0 <= n <= self.length:
+            raise InputError(f"crop({n}) of {self.length} tokens")
+        self.latents = None if self.latents is None else self.latents[:, :n]
+
+    def reorder(self, index: Tensor) -> None:
+        self.latents = None if self.latents is None else self.latents[index]
+
+
+class Latent(Kin):
+    """Keys and values are made from a narrow latent, which is all that the cache holds."""
+
+    Cache = Latents
+    new: Tensor
+
+    def __init__(self, d_model: int, heads: int, *, causal: bool = True) -> None:
+        super().__init__(d_model, heads, causal=causal)
+        self.down = nn.Linear(d_model, 5, bias=False)
+        self.k, self.v = (nn.Linear(5, self.kv_heads * self.head_dim, bias=False) for _ in "kv")
+
+    def source(self, x: Tensor, context: Tensor | None) -> Tensor:
+        latent: Tensor = self.down(super().source(x, context))
+        return latent
+
+    def forward(self, x: Tensor, context: Tensor | None = None, **asked: Any) -> Any:
+        self.new = x
+        try:
+            return super().forward(x, context, **asked)
+        finally:
+            del self.new
+
+    def remember(self, cache: Any, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        latents = cache.hold(self.down(self.new))
+        return self.split(self.k(latents)), self.split(self.v(latents))
+
+
+class Retention(Linear):
+    """Products that fade with the distance, without a softmax; what is mixed is normed, head by head."""
+
+    def refuse(self, context: Tensor | None, *given: Any) -> None:
+        if context is not None:
+            raise Unsupported("context has no distance")
+        super().refuse(context, *given)
+
+    def logits(self, q: Tensor, k: Tensor) -> Tensor:
+        i, j = index(q, k)
+        return Kin.logits(self, q, k) * 0.9 ** (i - j).abs()
+
+    def softmax(self, logits: Tensor, visible: Tensor) -> Tensor:
+        return logits.masked_fill(~visible, 0.0)
+
+    def join(self, mixed: Tensor) -> Tensor:
+        return super().join(F.rms_norm(mixed, mixed.shape[-1:], eps=1e-3))
+
+
 def encoder(d_model: int, heads: int) -> Kin:
     return Kin(d_model, heads, causal=False)
 
@@ -253,6 +353,11 @@ KIN: dict[str, tuple[Callable[..., nn.Module], attnzoo.Traits]] = {
     "sliding_sunk": (SlidingSunk, attnzoo.Traits(cache="kv", sees="some", rows="at_most_one", plain=False)),
     "ranked": (Ranked, attnzoo.Traits(cache="kv", positions="index", plain=False)),
     "packed": (Packed, attnzoo.Traits(document=True)),
+    "short_unless_told": (ShortUnlessTold, attnzoo.Traits(cache="kv", cross=True)),
+    "both_ways_unless_told": (BothWaysUnlessTold, attnzoo.Traits(cache="kv", cross=True)),
+    "drops_unless_told": (DropsUnlessTold, attnzoo.Traits(cache="kv", cross=True)),
+    "latent": (Latent, attnzoo.Traits(cache="kv", cross=True)),
+    "retention": (Retention, attnzoo.Traits(cache="kv", positions="index", mask=False, rows="free", plain=False)),
     "bare": (Bare, attnzoo.Traits(causal="always", mask=False, key_mask=False, weights=False)),
 }
 
@@ -261,6 +366,7 @@ KIN: dict[str, tuple[Callable[..., nn.Module], attnzoo.Traits]] = {
 def test_a_sound_layer_with_other_claims_is_not_accused(name: str) -> None:
     build, traits = KIN[name]
     window = {"window": 3} if name.startswith("sliding") else {}
-    cases = [{}] if name == "bare" else [dict(d_model=24, heads=4, **window)]
+    cases: list[dict[str, Any]] = [{}] if name == "bare" else [dict(d_model=24, heads=4, **window)]
+    cases += [dict(d_model=24, heads=4, dropout=0.3)] if name == "drops_unless_told" else []
     report = attnzoo.check(attnzoo.Variant(name=name, build=build, summary="Sound.", traits=traits, cases=cases))
     assert report.passed, str(report)

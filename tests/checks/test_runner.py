@@ -355,6 +355,21 @@ def test_a_check_leaves_torch_as_it_was() -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
+def test_a_law_that_leaves_a_switch_turned_troubles_no_other() -> None:
+    @law("ours.turns", "C1", after=())
+    def turns(lab: Lab, see: Evidence) -> None:
+        see.holds(torch.is_grad_enabled(), "gradients are on")
+        torch.set_grad_enabled(False)
+
+    @law("ours.looks", "C1", after=())
+    def looks(lab: Lab, see: Evidence) -> None:
+        see.holds(torch.is_grad_enabled(), "gradients are on")
+
+    run = Run(replace(LINE, cases=[{"d_model": 4}]), [turns, looks])
+    assert [result.outcome for result in run.report().results] == ["passed", "passed"]
+    assert torch.is_grad_enabled()
+
+
 def test_two_checks_with_one_seed_are_equal() -> None:
     one, other = (attnzoo.check("single_head", only=["mask.*", "mode.*"], seed=5).results for _ in range(2))
     assert [replace(told, seconds=0) for told in one] == [replace(told, seconds=0) for told in other]

@@ -47,7 +47,14 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Call]]:
 
 @pytest.mark.parametrize("scale", [None, 0.7, 0.0, -0.7])
 @pytest.mark.parametrize(
-    "sight", [{}, {"causal": True}, {"window": 2}, {"mask": torch.tensor([[True, False, True]] * 3)}]
+    "sight",
+    [
+        {},
+        {"causal": True},
+        {"window": 2},
+        {"mask": torch.tensor([[True, False, True]] * 3)},
+        {"mask": torch.tensor([[[[True], [False], [True]]]])},
+    ],
 )
 def test_with_a_sink_the_weights_are_those_of_the_definition(sight: dict[str, Any], scale: float | None) -> None:
     q, k, sinks = normal(2, 4, 3, 5), normal(2, 2, 3, 5, seed=1), normal(4, seed=2)

@@ -41,9 +41,7 @@ def hundreds_of_steps(w: Witness) -> Any:
     room = [] if law.growing(w.lab.variant) is None else [280]
     cache, x = w.layer().new_cache(2, *room), w.tokens(t=266, b=2)
     with torch.no_grad():
-        parts = [
-            w.layer()(x[:, a:e], cache=cache) for a, e in ((0, 100), (100, 150), (150, 260), (260, 265), (265, 266))
-        ]
+        parts = [w.layer()(x[:, a:e], cache=cache) for a, e in pairwise((0, 100, 150, 260, 265, 266))]
     return torch.cat(parts[1:], dim=1)
 
 
