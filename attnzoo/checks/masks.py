@@ -122,7 +122,8 @@ def broadcasts(lab: Lab, see: Evidence) -> None:
     heads = int(lab.case.options.get("heads", 1))
     whole, added = lab.mask(b, heads, t, t), 2 * lab.normal(b, heads, t, t, draw=3)
     for axes in itertools.product((False, True), repeat=4):
-        part = tuple(slice(None) if full else slice(-2, -1) for full in axes)
+        middle = tuple(slice(size // 2, size // 2 + 1) for size in whole.shape)
+        part = tuple(slice(None) if full else one for full, one in zip(axes, middle, strict=True))
         for mask in (whole[part], added[part]):
             written = mask.expand(b, heads, t, t).contiguous()
             form = f"a {mask.dtype} mask {tuple(mask.shape)}"
