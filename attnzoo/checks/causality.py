@@ -12,7 +12,7 @@ from torch import Tensor
 from attnzoo.checks import reference
 from attnzoo.checks.evidence import Evidence
 from attnzoo.checks.lab import Case, Lab
-from attnzoo.checks.law import causal, cross, law, plain, sees_all, sees_known, staged, weights
+from attnzoo.checks.law import ROOT, causal, cross, law, plain, sees_all, sees_known, staged, weights
 
 
 def is_causal(case: Case) -> bool:
@@ -50,7 +50,14 @@ def no_future(lab: Lab, see: Evidence) -> None:
         see.reacts(free(x)[:, :1], free(changed)[:, :1], "the first output with causal=False")
 
 
-@law("causality.long", "C5", needs=[causal], cases="default", where=is_causal)
+@law(
+    "causality.long",
+    "C5",
+    needs=[causal],
+    cases="default",
+    where=is_causal,
+    after=(ROOT, "causality.no_future"),
+)
 def far(lab: Lab, see: Evidence) -> None:
     """On hundreds of tokens too: no output moves with a later token, and one without gradients is one with them.
 
