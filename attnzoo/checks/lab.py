@@ -87,7 +87,10 @@ def option_cases(variant: Variant) -> list[Case]:
     if "softcap" in takes:
         named["softcap-1"] = {**first, "softcap": 1.0}
     return [
-        Case(name, options, *_free_sizes(options)) for name, options in named.items() if _builds(variant, name, options)
+        Case(name, options, *_free_sizes(options))
+        for name, options in named.items()
+        # The variant's own cases must build; a coincidence that it refuses is not among its kinds.
+        if name.startswith("options-") or _builds(variant, options)
     ]
 
 
@@ -141,10 +144,8 @@ def find_case(words: str, cases: Sequence[Case]) -> Case:
     return found.change(**sizes)
 
 
-def _builds(variant: Variant, name: str, options: Mapping[str, Any]) -> bool:
-    """The variant's own cases must build; a coincidence that it refuses is not among its kinds."""
-    if name.startswith("options-"):
-        return True
+def _builds(variant: Variant, options: Mapping[str, Any]) -> bool:
+    """Whether a factory takes these options."""
     try:
         variant.build(**options)
     except Exception:  # a stranger's factory refuses in its own words, by an assert even, as it may to the registry
@@ -178,6 +179,10 @@ class Lab:
         layer = self.variant.build(**{**self.case.options, **changed})
         redraw(layer, self.seed)
         return layer.to(device=self.device, dtype=dtype).eval()
+
+    def builds(self, **changed: Any) -> bool:
+        """Whether the variant takes the case's options with these changed."""
+        return _builds(self.variant, {**self.case.options, **changed})
 
     def fresh(self, **changed: Any) -> Any:
         """A layer of the case as it is built, not redrawn."""

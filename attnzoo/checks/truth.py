@@ -65,7 +65,8 @@ def large(lab: Lab, see: Evidence) -> None:
     wide = {word: value for word, value in {**sizes, "window": 20}.items() if word in takes}
     both_ways = [True, False] if lab.variant.traits.causal == "optional" else [lab.case.causal]
     for causal in both_ways:
-        changed = {**wide, **({"causal": causal} if len(both_ways) > 1 else {})}
+        wanted = {**wide, **({"causal": causal} if len(both_ways) > 1 else {})}
+        changed = wanted if lab.builds(**wanted) else {}  # sizes that a variant refuses are not among its kinds
         layer, x = lab.layer(**changed), lab.tokens(9, 33)
         padded = lab.variant.traits.key_mask
         asked = {"key_mask": lab.padding([33 - 3 * i for i in range(9)], 33, left=True)} if padded else {}
