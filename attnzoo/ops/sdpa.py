@@ -65,14 +65,30 @@ def fused(
     folded = h != g and alike and not triangle
     if folded:  # every query of a group reads the same keys: as more queries of one head, they read them once
         q = q.reshape(b, g, h // g * t, q.shape[-1])
-    elif h != g and q.is_cuda and (visible is not None or q.dtype == torch.float32):
-        k, v = share_kv(k, h), share_kv(v, h)  # CUDA's kernels that take these take no groups, but fall back to t * s
+    elif h != g and not _takes_groups(q, visible):
+        k, v = share_kv(k, h), share_kv(v, h)
     groups = q.shape[1] != k.shape[1]
     mixed = F.scaled_dot_product_attention(
         q, k, v, attn_mask=visible, is_causal=triangle, scale=scale, dropout_p=dropout, enable_gqa=groups
     )
     mixed = mixed.reshape(b, h, t, v.shape[-1]) if folded else mixed
     return mixed if d == e else mixed[..., :e]
+
+
+def _cpu_takes_groups() -> bool:
+    """Whether torch's kernel for the CPU reads grouped heads as they are, as that of torch 2.6 does not."""
+    with torch.inference_mode(False), torch.enable_grad():
+        q = torch.zeros(1, 2, 1, 8, device="cpu", requires_grad=True)
+        mixed = F.scaled_dot_product_attention(q, q[:, :1], q[:, :1], enable_gqa=True)
+    return "Flash" in str(mixed.grad_fn)
+
+
+CPU_TAKES_GROUPS = _cpu_takes_groups()
+
+
+def _takes_groups(q: Tensor, visible: Tensor | None) -> bool:
+    """Whether the kernel for this reads grouped heads as they are; where not, they make it keep a matrix of t by s."""
+    return visible is None and q.dtype != torch.float32 if q.is_cuda else CPU_TAKES_GROUPS
 
 
 def with_sink(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor, float]:

@@ -122,6 +122,24 @@ def test_a_sink_of_half_a_layer_is_learned_in_its_own_type() -> None:
 # What is handed to the kernel
 
 
+def test_a_kernel_that_takes_no_groups_is_handed_every_head(monkeypatch: pytest.MonkeyPatch, calls: list[Call]) -> None:
+    """torch 2.6 makes a matrix of t by s of groups on the CPU, and keeps it for the backward pass."""
+    q, k = normal(1, 4, 6, 8), normal(1, 2, 6, 8, seed=1)
+    due = ops.attend(q, k, k, causal=True, backend="eager")
+    monkeypatch.setattr(sdpa, "CPU_TAKES_GROUPS", False)
+    seen = ops.attend(q, k, k, causal=True, backend="sdpa")
+    torch.testing.assert_close(seen, due, rtol=0, atol=1e-14)
+    ((shapes, options),) = calls
+    assert options["enable_gqa"] is False
+    assert shapes["k"] == shapes["v"] == (1, 4, 6, 8)
+
+
+def test_whether_the_kernel_takes_groups_is_what_it_leaves_for_the_backward_pass() -> None:
+    q, k = normal(1, 4, 6, 8).requires_grad_(), normal(1, 2, 6, 8)
+    grouped = F.scaled_dot_product_attention(q, k, k, is_causal=True, enable_gqa=True)
+    assert ("Flash" in str(grouped.grad_fn)) is sdpa.CPU_TAKES_GROUPS
+
+
 @pytest.mark.parametrize(
     "asked",
     [{"causal": True}, {"causal": True, "window": 6}, {"causal": True, "window": 100}, {"mask": ops.causal()}],
