@@ -9,7 +9,7 @@ from torch import Tensor
 
 from attnzoo.checks import reference, tolerance
 from attnzoo.checks.evidence import Evidence
-from attnzoo.checks.lab import Lab, array, tensor
+from attnzoo.checks.lab import Lab
 from attnzoo.checks.law import law, normalised, plain, staged, weights
 
 HALF = (torch.bfloat16, torch.float16)
@@ -19,8 +19,7 @@ HALF = (torch.bfloat16, torch.float16)
 def large_logits(lab: Lab, see: Evidence) -> None:
     """Logits of ten thousand overflow nothing: output and gradients stay finite, and the winner takes all.
 
-    In half types as well, where sums to 1 tell of a softmax: their products are beyond what float16 can hold. In
-    float64 the output is held to the definition, where there is one: a limit on logits is no part of it.
+    In half types as well, where sums to 1 tell of a softmax: their products are beyond what float16 can hold.
     """
     for dtype in lab.dtypes():
         layer = lab.layer(dtype)
@@ -35,11 +34,6 @@ def large_logits(lab: Lab, see: Evidence) -> None:
         for dtype in HALF:
             y = lab.layer(dtype)(100 * lab.tokens(dtype=dtype))
             see.finite(y, f"the output under large logits, {dtype}")
-    if lab.variant.oracle is not None:
-        loud, layer = 100 * lab.tokens(), lab.layer()
-        due, _ = lab.variant.oracle(layer).forward(array(loud))
-        rounding = 1e5 * torch.finfo(loud.dtype).eps  # of the logits, of which each weight is an exponential
-        see.close(layer(loud), tensor(due), "the output under large logits, and that of the definition", plain=rounding)
 
 
 @law("numerics.nan", "C1", cases="default", where=lambda case: case.b > 1)

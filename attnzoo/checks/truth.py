@@ -56,9 +56,10 @@ def oracle(lab: Lab, see: Evidence) -> None:
 
 @law("truth.large", "C2", needs=[with_oracle], cases="default", after=(ROOT, "truth.oracle"))
 def large(lab: Lab, see: Evidence) -> None:
-    """At the sizes of real models too, without gradients: wide heads, many of them, many samples, many tokens.
+    """At the sizes of real models too, without gradients: wide heads, many of them, many samples, many or loud tokens.
 
-    What is right on small tensors may take another path, or a constant that was meant for one size, on larger ones.
+    What is right on small tensors may take another path, or a constant that was meant for one size, on larger ones; or
+    a limit, which is no part of the definition.
     """
     takes = lab.variant.options or {}
     sizes = {"head_dim": 80, "heads": 14, "kv_heads": 7, "rotary_dim": 32} if "head_dim" in takes else {}
@@ -74,12 +75,18 @@ def large(lab: Lab, see: Evidence) -> None:
         what = f"the output of 9 samples of 33 tokens{options}"
         _as_defined(lab, see, layer, x, asked, what)
     _as_defined(lab, see, lab.layer(), lab.tokens(1, 600), {}, "the output of 600 tokens")
+    rounding = (
+        1e5 * torch.finfo(torch.float64).eps
+    )  # of logits of ten thousands, of which each weight is an exponential
+    _as_defined(lab, see, lab.layer(), 100 * lab.tokens(), {}, "the output of tokens a hundred times as loud", rounding)
 
 
-def _as_defined(lab: Lab, see: Evidence, layer: Any, x: Tensor, asked: dict[str, Tensor], what: str) -> None:
+def _as_defined(
+    lab: Lab, see: Evidence, layer: Any, x: Tensor, asked: dict[str, Tensor], what: str, rounding: float = 0.0
+) -> None:
     due, _ = oracle_of(lab, layer).forward(array(x), **{word: array(value) for word, value in asked.items()})
     with torch.no_grad():
-        see.close(layer(x, **asked), tensor(due), what)
+        see.close(layer(x, **asked), tensor(due), what, plain=rounding)
 
 
 @law("truth.second_derivative", "C2", cases="default")

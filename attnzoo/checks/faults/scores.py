@@ -232,7 +232,7 @@ class ScaleSignLost(Specimen):
         return abs(super().choose_scale(scale))
 
 
-@fault("logits.clamped", "ours", "C2", "numerics.large_logits")
+@fault("logits.clamped", "ours", "C2", "truth.large")
 class LogitsClamped(Specimen):
     """Logits are cut off at 100 either way, which nobody asked for."""
 
