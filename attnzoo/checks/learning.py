@@ -17,10 +17,11 @@ HALVINGS = 25
 
 @law("learning.reaches", "C16")
 def reaches(lab: Lab, see: Evidence) -> None:
-    """Every parameter gets a gradient: none is left over, cut off, or applied to nothing."""
+    """Every parameter that asks for a gradient gets one: none is left over, cut off, or applied to nothing."""
     layer = lab.layer()
     layer(lab.tokens()).square().sum().backward()
-    missed = [name for name, parameter in layer.named_parameters() if parameter.grad is None]
+    asking = [(name, parameter) for name, parameter in layer.named_parameters() if parameter.requires_grad]
+    missed = [name for name, parameter in asking if parameter.grad is None]
     see.holds(not missed, f"every parameter gets a gradient, but not {', '.join(missed)}")
 
 

@@ -152,7 +152,7 @@ def each_head(lab: Lab, see: Evidence) -> None:
     see.reacts(layer(x), layer(x, mask=mask), "the output under a mask for each head")
 
 
-@law("mask.weighs", "C3", needs=[masked, weights, normalised], where=several, after=(ROOT, "mask.all_true"))
+@law("mask.weighs", "C3", needs=[masked, weights, plain], where=several, after=(ROOT, "mask.all_true"))
 def weighs(lab: Lab, see: Evidence) -> None:
     """A floating mask multiplies each weight by its exponential, before the row is made to sum to 1.
 

@@ -96,7 +96,7 @@ def half_layer(lab: Lab, see: Evidence) -> None:
 
 @law("numerics.half_long", "C17", needs=[normalised], cases="default")
 def half_long(lab: Lab, see: Evidence) -> None:
-    """On hundreds of tokens too, a half layer is its float64 twin within two roundings of its type, in the mean.
+    """On hundreds of tokens too, a half layer is its float64 twin within four roundings of its type, in the mean.
 
     Places and distances of hundreds are no numbers of bfloat16, and sums over hundreds of keys none to take in it.
     """
@@ -107,7 +107,7 @@ def half_long(lab: Lab, see: Evidence) -> None:
         with torch.no_grad():
             got, due = layer(x).double(), truth(x.double())
         off = float((got - due).abs().mean() / due.abs().mean())
-        allowed = 2 * tolerance.FLOOR[dtype]  # sound layers err by half a rounding to one
+        allowed = 4 * tolerance.FLOOR[dtype]  # where all is taken in the wide type, half a rounding to one
         see.holds(off <= allowed, f"600 tokens err by {off:.1e} of their mean, at most {allowed:.1e}, {dtype}")
 
 

@@ -41,7 +41,7 @@ QUESTIONS: dict[str, Question] = {
         building.no_scale, building.default_scale, building.causality_given, building.causality_masked,
         calls.four, building.uneven_width, building.uneven_groups, building.odd_dropout, building.odd_backend,
         building.scale_below_zero, building.places_beyond_the_length, calls.very_loud, calls.half_very_loud,
-        calls.weights_learn, masks.mask_of_all_in_one_head, masks.mask_of_low_numbers, masks.mask_of_one_column,
+        calls.weights_gradient, masks.mask_of_all_in_one_head, masks.mask_of_low_numbers, masks.mask_of_one_column,
         places.places_of_each_start, places.places_below_zero, places.context_of_as_many, caches.steps_at_places,
         caches.steps_after_turn, caches.cache_refused_mask, training.dropout_under_mask, training.dropout_pattern,
         training.frozen_gradient, training.learns_everywhere, training.gradient_twice, memory.result_kept,

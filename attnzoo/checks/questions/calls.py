@@ -108,5 +108,7 @@ def half_very_loud(w: Witness) -> Any:
 
 
 @question(law.weights)
-def weights_learn(w: Witness) -> Any:
-    return fact(w.layer()(w.tokens().requires_grad_(), need_weights=True)[1].requires_grad)
+def weights_gradient(w: Witness) -> Any:
+    x = w.tokens().requires_grad_()
+    weights = w.layer()(x, need_weights=True)[1]
+    return torch.autograd.grad(weights, x, w.lab.normal(*weights.shape, draw=6))[0]

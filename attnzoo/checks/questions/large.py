@@ -28,7 +28,7 @@ def six_hundred_in_half(w: Witness) -> Any:
     x = w.tokens(t=600, b=1, dtype=torch.bfloat16)
     with torch.no_grad():
         half, whole = w.layer(torch.bfloat16)(x).double(), w.layer()(x.double())
-    return fact(float((half - whole).abs().mean()) < 0.015 * float(whole.abs().mean()))
+    return fact(float((half - whole).abs().mean()) < 0.03 * float(whole.abs().mean()))
 
 
 @question(law.padded)
