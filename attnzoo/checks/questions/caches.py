@@ -39,10 +39,7 @@ def steps_after_crop(w: Witness) -> Any:
 
 @question(law.cached)
 def steps_after_reorder(w: Witness) -> Any:
-    cache = w.layer().new_cache(3, 7)
-    fed(w, cache, w.tokens()[:, :6], [6])
-    cache.reorder(torch.tensor([2, 0, 0], device=w.lab.device))
-    return fed(w, cache, w.tokens()[:, 6:], [1])
+    return _reordered(w, [2, 0, 0])
 
 
 @question(law.cached)
@@ -96,6 +93,14 @@ def cache_refusal(w: Witness) -> Any:
     return f"{cache.length} tokens"
 
 
+def _reordered(w: Witness, rows: list[int]) -> Tensor:
+    """The next token's outputs, of a cache whose rows were put in this order."""
+    cache = w.layer().new_cache(3, 7)
+    fed(w, cache, w.tokens()[:, :6], [6])
+    cache.reorder(torch.tensor(rows, device=w.lab.device))
+    return fed(w, cache, w.tokens()[:, 6:], [1])
+
+
 def fed(w: Witness, cache: Any, x: Tensor, sizes: list[int], **options: Any) -> Tensor:
     """The outputs of the layer with these options, fed in chunks of these sizes."""
     outputs, start = [], 0
@@ -114,10 +119,7 @@ def steps_at_places(w: Witness) -> Any:
 
 @question(law.cached)
 def steps_after_turn(w: Witness) -> Any:
-    cache = w.layer().new_cache(3, 7)
-    fed(w, cache, w.tokens()[:, :6], [6])
-    cache.reorder(torch.tensor([2, 0, 1], device=w.lab.device))
-    return fed(w, cache, w.tokens()[:, 6:], [1])
+    return _reordered(w, [2, 0, 1])
 
 
 @question(law.cached, law.masked)
