@@ -269,6 +269,9 @@ def scale(lab: Lab, see: Evidence) -> None:
     layer = lab.layer(scale=None)
     q = layer.project(x)[0]
     see.close(layer(x), lab.layer(scale=q.shape[-1] ** -0.5)(x), "no scale, and head_dim ** -0.5")
+    if option("head_dim")(lab.variant) is None and lab.builds(head_dim=80):
+        one, other = (lab.layer(head_dim=80, scale=scale)(x) for scale in (None, 80**-0.5))
+        see.close(one, other, "no scale, and 80 ** -0.5, for heads 80 wide")
     q, k, v = lab.layer(scale=0.0).project(x)
     if lab.variant.traits.causal == "optional":
         flat = lab.layer(scale=0.0, causal=False)
