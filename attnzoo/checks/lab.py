@@ -68,10 +68,8 @@ def option_cases(variant: Variant) -> list[Case]:
     first = own[0]
     takes = variant.options or {}
     if variant.traits.causal == "optional":
-        named["not-causal" if Case("", first, 0, 0).causal else "causal"] = {
-            **first,
-            "causal": not first.get("causal", True),
-        }
+        causal = bool(first.get("causal", True))
+        named["not-causal" if causal else "causal"] = {**first, "causal": not causal}
     if "scale" in takes:
         named["scale-0"] = {**first, "scale": 0.0}
     if "bias" in takes:

@@ -15,6 +15,7 @@ from attnzoo.checks.caches import fed
 from attnzoo.checks.evidence import Evidence
 from attnzoo.checks.lab import Lab, tensor
 from attnzoo.checks.law import law, masked, normalised, option, sees_known, staged, weights
+from attnzoo.checks.masks import floating
 from attnzoo.variant import Variant
 
 
@@ -100,7 +101,7 @@ def blocked(lab: Lab, see: Evidence) -> None:
     mask = lab.mask(t, t)
     for form, given in {
         "boolean": mask,
-        "floating": torch.zeros(t, t, dtype=x.dtype, device=x.device).masked_fill(~mask, float("-inf")),
+        "floating": floating(mask, x.dtype),
     }.items():
         w = layer(x, mask=given, need_weights=True)[1]
         behind = w.masked_select(~mask)
