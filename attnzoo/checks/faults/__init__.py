@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from attnzoo.checks.faults import (
     biases,
+    blind,
     caches,
     conduct,
     dropout,
@@ -24,5 +25,20 @@ from attnzoo.checks.faults.fault import SOUND, Fault, faults_in
 __all__ = ["FAULTS", "SOUND", "Fault"]
 
 FAULTS = faults_in(
-    scores, masks, time, heads, places, caches, dropout, conduct, memory, sizes, windows, kernels, rings, biases, packed
+    scores,
+    masks,
+    blind,
+    time,
+    heads,
+    places,
+    caches,
+    dropout,
+    conduct,
+    memory,
+    sizes,
+    windows,
+    kernels,
+    rings,
+    biases,
+    packed,
 )
