@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -11,13 +12,14 @@ from torch import Tensor
 from attnzoo.checks import tolerance
 from attnzoo.checks.evidence import Evidence
 from attnzoo.checks.lab import Lab
-from attnzoo.checks.law import law, option, staged
+from attnzoo.checks.law import cached, cross, law, option, staged
 from attnzoo.checks.numerics import HALF, no_worse
 from attnzoo.checks.truth import gradients
 from attnzoo.errors import ConfigError, Unsupported
 
 PLAIN = "eager"
 WORDS = ("auto", "sdpa", "banded", "blocks", "flex")
+ROUNDING = tolerance.rounding(torch.float64, 16)
 COMPILED = 129  # tokens; each other length would be compiled anew, for seconds
 
 
@@ -95,7 +97,7 @@ def _asked(lab: Lab, x: Tensor) -> Iterator[tuple[str, Tensor, dict[str, Tensor]
         yield "documents", x, {"document": lab.documents(b, t)}
 
 
-def _answer(see: Evidence, layer: Any, word: str, x: Tensor, asked: dict[str, Tensor]) -> Tensor | None:
+def _answer(see: Evidence, layer: Any, word: str, x: Tensor, asked: dict[str, Any]) -> Tensor | None:
     """The output, or None where the call is refused; by its name, or the layer is at fault."""
     try:
         with torch.set_grad_enabled(word != "flex" or x.device.type != "cpu"):
@@ -104,6 +106,61 @@ def _answer(see: Evidence, layer: Any, word: str, x: Tensor, asked: dict[str, Te
         see.holds(word in str(refusal), f"a refusal names the backend, {word!r}; it says: {refusal}")
         return None
     return y
+
+
+@law("backend.on_context", "C12", needs=[option("backend"), cross], where=lambda case: not case.causal)
+def on_context(lab: Lab, see: Evidence) -> None:
+    """On a context, shorter or longer than the tokens, every backend gives what "eager" gives, or refuses by name."""
+    plain, others = offered(lab)
+    x, traits = lab.tokens(2, 7), lab.variant.traits
+    for s in (5, 11):
+        asks: dict[str, dict[str, Tensor]] = {"plain": {}}
+        if traits.key_mask:
+            asks["key_mask"] = {"key_mask": lab.padding([s - 2, s], s, left=False)}
+        if traits.mask:
+            asks["boolean mask"] = {"mask": lab.mask(7, s)}
+        for how, asked in asks.items():
+            given = {"context": lab.tokens(2, s, draw=1), **asked}
+            due = lab.layer(backend=plain)(x, **given)
+            for word in others:
+                got = _answer(see, lab.layer(backend=word), word, x, given)
+                if got is not None:
+                    see.close(got, due, f"the output, backend={word!r}, a context of {s} tokens, {how}", plain=ROUNDING)
+    see.reacts(due, lab.layer()(x), "the output of a context")
+
+
+@law("backend.in_steps", "C12", needs=[option("backend"), cached], cases="default", where=lambda case: case.causal)
+@torch.no_grad()
+def in_steps(lab: Lab, see: Evidence) -> None:
+    """In cached steps every backend gives what "eager" gives, padded and under a mask too, or refuses by name."""
+    plain, others = offered(lab)
+    x, traits = lab.tokens(2, 9), lab.variant.traits
+    real, allowed = lab.padding([7, 9], 9, left=True), lab.mask(2, 1, 9, 9)
+    asks: dict[str, Callable[[int, int], dict[str, Tensor]]] = {"plain": lambda start, end: {}}
+    if traits.key_mask:
+        asks["key_mask"] = lambda start, end: {"key_mask": real[:, :end]}
+    if traits.mask:
+        asks["boolean mask"] = lambda start, end: {"mask": allowed[:, :, start:end, :end]}
+    for how, asked in asks.items():
+        due = _stepped(lab, see, plain, x, asked)
+        for word in others:
+            got = _stepped(lab, see, word, x, asked)
+            if got is not None and due is not None:
+                see.close(got, due, f"the output of cached steps, backend={word!r}, {how}", plain=ROUNDING)
+
+
+def _stepped(
+    lab: Lab, see: Evidence, word: str, x: Tensor, asked: Callable[[int, int], dict[str, Tensor]]
+) -> Tensor | None:
+    """The outputs of a prompt, lone tokens and a chunk, or None where the backend refuses one of them."""
+    layer = lab.layer(backend=word)
+    cache, outputs = layer.new_cache(*x.shape[:2]), []
+    for start, end in pairwise((0, 5, 6, 7, x.shape[1])):
+        y = _answer(see, layer, word, x[:, start:end], {"cache": cache, **asked(start, end)})
+        if y is None:
+            return None
+        outputs.append(y)
+    return torch.cat(outputs, dim=1)
 
 
 @law("backend.fewer_queries", "C5", needs=[option("backend"), staged], cases="default")

@@ -1,9 +1,13 @@
-"""Laws of the cache: decoding step by step is the whole sequence, and a cache does what its owner says."""
+"""Laws of the cache: decoding step by step is the whole sequence, and a cache does what its owner says.
+
+Most of them decode without gradients, as all do who generate text: there a layer may take another way.
+"""
 
 from __future__ import annotations
 
 import math
 from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
@@ -35,12 +39,12 @@ def fed(layer: Any, cache: Any, x: Tensor, *sizes: int, **asked: Any) -> Tensor:
 
 @law("cache.equals_whole", "C12", needs=[cached], cases="all", where=lambda case: case.causal)
 def equals_whole(lab: Lab, see: Evidence) -> None:
-    """Cached steps, and uneven chunks, give what the whole sequence gives at once.
+    """Cached steps, and uneven chunks, give what the whole sequence gives at once, with gradients and without.
 
     A prompt and then single tokens; chunk after chunk; everything at once. Here a wrong offset shows, of positions or
     of the triangle.
     """
-    for dtype in lab.dtypes():
+    for dtype, graph in product(lab.dtypes(), (True, False)):
         layer = lab.layer(dtype)
         x = lab.tokens(dtype=dtype)
         t = x.shape[1]
@@ -50,9 +54,11 @@ def equals_whole(lab: Lab, see: Evidence) -> None:
             cuts["chunks of 3, 1 and the rest"] = (3, 1, t - 4)
             cuts["chunks of 3, none and the rest"] = (3, 0, t - 3)
         for how, sizes in cuts.items():
-            stepped = fed(layer, layer.new_cache(x.shape[0], t), x, *sizes)
+            with torch.set_grad_enabled(graph):
+                stepped = fed(layer, layer.new_cache(x.shape[0], t), x, *sizes)
             order = 8 * torch.finfo(dtype).eps  # one query is summed by other kernels than many
-            see.close(stepped, whole, f"outputs with a cache, {how}, {dtype}", plain=order)
+            what = f"outputs with a cache, {how}, {'with' if graph else 'without'} gradients, {dtype}"
+            see.close(stepped, whole, what, plain=order)
     if t > 1 and not lab.case.solitary:
         forgotten = torch.cat([layer(x[:, i : i + 1]) for i in range(t)], dim=1)
         see.reacts(whole, forgotten, "outputs when nothing is remembered")
@@ -65,6 +71,7 @@ def equals_whole(lab: Lab, see: Evidence) -> None:
     where=lambda case: case.causal and case.b > 1,
     after=(ROOT, "cache.equals_whole"),
 )
+@torch.no_grad()
 def left_padded(lab: Lab, see: Evidence) -> None:
     """A left-padded batch decodes as each sample would alone; the key_mask counts the cached tokens."""
     layer = lab.layer()
@@ -88,6 +95,7 @@ def left_padded(lab: Lab, see: Evidence) -> None:
 @law(
     "cache.weights", "C12", needs=[cached, weights], where=lambda case: case.causal, after=(ROOT, "cache.equals_whole")
 )
+@torch.no_grad()
 def cached_weights(lab: Lab, see: Evidence) -> None:
     """The weights of a cached step are the last rows of the whole, its keys the cached ones too."""
     layer = lab.layer()
@@ -106,6 +114,7 @@ def cached_weights(lab: Lab, see: Evidence) -> None:
     where=lambda case: case.causal and not case.flat and not case.solitary,
     after=(ROOT, "cache.equals_whole"),
 )
+@torch.no_grad()
 def given_positions(lab: Lab, see: Evidence) -> None:
     """Cached steps take the positions that they are given: in a prompt, in chunks and token by token, as in the whole.
 
@@ -194,6 +203,7 @@ def counts(lab: Lab, see: Evidence) -> None:
 
 
 @law("cache.reset", "C13", needs=[cached], where=lambda case: case.causal, after=(ROOT, "cache.equals_whole"))
+@torch.no_grad()
 def reset(lab: Lab, see: Evidence) -> None:
     """After `reset` a cache is as good as new: nothing of the sequence before is left."""
     layer = lab.layer()
@@ -208,6 +218,7 @@ def reset(lab: Lab, see: Evidence) -> None:
 
 
 @law("cache.crop", "C13", needs=[cached, croppable], where=lambda case: case.causal, after=(ROOT, "cache.equals_whole"))
+@torch.no_grad()
 def crop(lab: Lab, see: Evidence) -> None:
     """`crop(n)` keeps the first n tokens: tokens rejected after a guess leave no trace."""
     layer = lab.layer()
@@ -223,6 +234,7 @@ def crop(lab: Lab, see: Evidence) -> None:
 
 
 @law("cache.reorder", "C13", needs=[cached], where=lambda case: case.causal, after=(ROOT, "cache.equals_whole"))
+@torch.no_grad()
 def reorder(lab: Lab, see: Evidence) -> None:
     """`reorder(index)` makes row i what row index[i] was, keys and values alike, as beam search needs.
 
@@ -246,6 +258,7 @@ def reorder(lab: Lab, see: Evidence) -> None:
 
 
 @law("cache.masked", "C4", needs=[cached, masked], where=lambda case: case.causal, after=(ROOT, "cache.equals_whole"))
+@torch.no_grad()
 def masked_steps(lab: Lab, see: Evidence) -> None:
     """The mask of a cached step has a column for every token so far: its outputs are those rows of the whole."""
     layer = lab.layer()
@@ -356,6 +369,7 @@ def gradients(lab: Lab, see: Evidence) -> None:
 
 
 @law("cache.apart", "C18", needs=[cached], where=lambda case: case.causal, after=(ROOT, "cache.equals_whole"))
+@torch.no_grad()
 def apart(lab: Lab, see: Evidence) -> None:
     """Two caches of one layer do not meet, and a call without a cache remembers nothing."""
     layer = lab.layer()

@@ -16,6 +16,14 @@ from attnzoo.checks.lab import Lab, Randomness, Switches
 from attnzoo.checks.law import law
 from attnzoo.checks.truth import questions
 
+# Ways to run a layer that must give what eval gives: whether in training, and what becomes of gradients.
+MODES: dict[str, tuple[bool, Callable[[], Any]]] = {
+    "in training": (True, torch.enable_grad),
+    "in training without gradients": (True, torch.no_grad),
+    "without gradients": (False, torch.no_grad),
+    "in inference mode": (False, torch.inference_mode),
+}
+
 
 @law("mode.inputs_untouched", "C13")
 def inputs_untouched(lab: Lab, see: Evidence) -> None:
@@ -56,10 +64,7 @@ def reads_anew(lab: Lab, see: Evidence) -> None:
     """
     layer = lab.layer()
     x = lab.tokens()
-    asks = questions(lab, x)
-    if lab.variant.traits.cross and not lab.case.causal:
-        asks["context"] = {"context": lab.tokens(t=5, draw=1)}
-    for how, asked in asks.items():
+    for how, asked in _ways_to_ask(lab, x).items():
         for graph in (True, False):
             given = {"x": x.clone(), **{word: values.clone() for word, values in asked.items()}}
             with torch.set_grad_enabled(graph):
@@ -179,17 +184,31 @@ def reaches_all(lab: Lab, see: Evidence) -> None:
 
 @law("mode.train_is_eval", "C12", cases="all")
 def train_is_eval(lab: Lab, see: Evidence) -> None:
-    """Without dropout training gives what eval gives, forward and backward."""
+    """Without dropout training gives what eval gives, forward and backward; so does a call without gradients.
+
+    However it is asked: masked, padded, with positions, documents, a context, and for the weights.
+    """
     layer = lab.layer(**({"dropout": 0.0} if _takes_dropout(lab) else {}))
     x, dy = lab.tokens().requires_grad_(), lab.tokens(draw=2)
-    y = layer(x)
-    (dx,) = torch.autograd.grad(y, x, dy)
-    layer.train()
-    trained = layer(x)
-    see.close(trained, y, "the output in train mode and in eval")
-    see.close(torch.autograd.grad(trained, x, dy)[0], dx, "the input's gradient in train mode and in eval")
-    with torch.no_grad():
-        see.close(layer(x), y, "the output without gradients")
+    for how, asked in _ways_to_ask(lab, x).items():
+        due, slope = _with_gradient(layer.eval(), x, dy, asked)
+        _, trained = _with_gradient(layer.train(), x, dy, asked)
+        see.close(trained, slope, f"the input's gradient in training and in eval, {how}")
+        weights = layer.eval()(x, **asked, need_weights=True)[1] if lab.variant.traits.weights else None
+        for mode, (training, gradients) in MODES.items():
+            layer.train(training)
+            with gradients():
+                see.close(layer(x, **asked), due, f"the output {mode} and in eval, {how}")
+                if weights is not None:
+                    shown = layer(x, **asked, need_weights=True)[1]
+                    see.close(shown, weights, f"the weights {mode} and in eval, {how}")
+
+
+def _with_gradient(
+    layer: Any, x: torch.Tensor, dy: torch.Tensor, asked: dict[str, torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    y = layer(x, **asked)
+    return y, torch.autograd.grad(y, x, dy)[0]
 
 
 @law("mode.hooks", "C18", cases="default")
@@ -204,6 +223,12 @@ def hooks(lab: Lab, see: Evidence) -> None:
     layer(lab.tokens())
     for name in modules:
         see.holds(name in seen, f"a forward hook on {name} runs")
+
+
+def _ways_to_ask(lab: Lab, x: torch.Tensor) -> dict[str, dict[str, torch.Tensor]]:
+    """The questions, and a context where it takes one."""
+    crosses = lab.variant.traits.cross and not lab.case.causal
+    return questions(lab, x) | ({"context": {"context": lab.tokens(t=5, draw=1)}} if crosses else {})
 
 
 def _has_own_parameters(module: torch.nn.Module) -> bool:

@@ -1,9 +1,12 @@
-"""Laws of the ring: a cache that holds a window of the newest tokens, and decodes as if it held them all."""
+"""Laws of the ring: a cache that holds a window of the newest tokens, and decodes as if it held them all.
+
+Most of them decode without gradients: there the keys may be read as they lie.
+"""
 
 from __future__ import annotations
 
 import math
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import torch
@@ -12,12 +15,13 @@ from torch import Tensor
 from attnzoo.checks.caches import fed
 from attnzoo.checks.evidence import Evidence
 from attnzoo.checks.lab import Case, Lab
-from attnzoo.checks.law import ROOT, croppable, law, padded, ring, staged
+from attnzoo.checks.law import ROOT, croppable, law, masked, padded, ring, staged, weights
 from attnzoo.errors import InputError
 
 # Several times longer than the windows that are tried.
 LENGTH = 23
 WINDOWS = (1, 4, 5)
+STEPS = (0, 9, 10, 11, 14, *range(15, LENGTH + 1))  # a prompt, tokens one by one, and a chunk among them
 
 
 def causal(case: Case) -> bool:
@@ -29,9 +33,10 @@ def causal(case: Case) -> bool:
 def equals_whole(lab: Lab, see: Evidence) -> None:
     """Far beyond the window, cached steps and chunks give what the whole sequence gives at once.
 
-    Token by token, in chunks shorter than the window, as long, longer, and with everything in one call.
+    Token by token, in chunks shorter than the window, as long, longer, and with everything in one call; with gradients
+    and without.
     """
-    for window in WINDOWS:
+    for window, graph in product(WINDOWS, (True, False)):
         layer = lab.layer(window=window)
         x = lab.tokens(t=LENGTH)
         whole = layer(x)
@@ -44,9 +49,11 @@ def equals_whole(lab: Lab, see: Evidence) -> None:
             **{f"in chunks of {size}": cut for size, cut in chunk.items()},
         }
         for how, sizes in cuts.items():
-            y = fed(layer, layer.new_cache(x.shape[0], LENGTH), x, *sizes)
+            with torch.set_grad_enabled(graph):
+                y = fed(layer, layer.new_cache(x.shape[0], LENGTH), x, *sizes)
             order = 8 * torch.finfo(x.dtype).eps
-            see.close(y, whole, f"outputs with a ring of {window}, {how}", plain=order)
+            what = f"outputs with a ring of {window}, {how}, {'with' if graph else 'without'} gradients"
+            see.close(y, whole, what, plain=order)
         if window > 1:
             see.reacts(whole[:, 2 * window :], layer(x[:, 2 * window :]), "outputs when the window before is forgotten")
 
@@ -74,6 +81,7 @@ def counts(lab: Lab, see: Evidence) -> None:
 
 
 @law("ring.padded", "C4", needs=[ring, padded], where=causal, after=(ROOT, "ring.equals_whole"))
+@torch.no_grad()
 def left_padded(lab: Lab, see: Evidence) -> None:
     """A left-padded batch decodes beyond the window as each sample would alone; the key_mask counts all tokens seen."""
     layer = lab.layer(window=4)
@@ -92,7 +100,42 @@ def left_padded(lab: Lab, see: Evidence) -> None:
     see.reacts(y, layer(x), "outputs when the padding is not masked")
 
 
+@law("ring.masked", "C4", needs=[ring, masked], where=causal, after=(ROOT, "ring.equals_whole"))
+@torch.no_grad()
+def masked_steps(lab: Lab, see: Evidence) -> None:
+    """Beyond the window too, a mask has a column for every token seen, and goes by their order, not by where they lie.
+
+    A ring may hold its keys in any order, and a lone token that sees them all does not tell; under a mask it does.
+    """
+    layer = lab.layer(window=4)
+    x = lab.tokens(t=LENGTH)
+    b = x.shape[0]
+    allowed = lab.mask(b, 1, LENGTH, LENGTH)
+    for kind, mask in (("boolean", allowed), ("floating", 2 * lab.normal(b, 1, LENGTH, LENGTH, draw=3))):
+        whole = layer(x, mask=mask)
+        cache = layer.new_cache(b, LENGTH)
+        steps = [layer(x[:, i:k], cache=cache, mask=mask[:, :, i:k, :k]) for i, k in pairwise(STEPS)]
+        see.close(torch.cat(steps, dim=1), whole, f"outputs of a ring under a {kind} mask, and of the whole")
+        if not lab.case.solitary:
+            see.reacts(layer(x), whole, f"the output under a {kind} mask")
+
+
+@law("ring.weights", "C12", needs=[ring, weights], where=causal, after=(ROOT, "ring.equals_whole"))
+@torch.no_grad()
+def returned_weights(lab: Lab, see: Evidence) -> None:
+    """Beyond the window too, the weights have a column for every token seen, in their order: zero for those let go."""
+    layer = lab.layer(window=4)
+    x = lab.tokens(t=LENGTH)
+    whole = layer(x, need_weights=True)[1]
+    cache = layer.new_cache(x.shape[0], LENGTH)
+    for start, end in pairwise(STEPS):
+        w = layer(x[:, start:end], cache=cache, need_weights=True)[1]
+        due = whole[:, :, start:end, :end]
+        see.close(w, due, f"the weights of tokens {start} to {end - 1}, decoded with a ring of 4, and of the whole")
+
+
 @law("ring.crop", "C13", needs=[ring, croppable], where=causal, after=(ROOT, "ring.equals_whole"))
+@torch.no_grad()
 def crop(lab: Lab, see: Evidence) -> None:
     """With rollback=r the last r tokens can be taken back after the window is full; more is refused with both numbers.
 
@@ -143,6 +186,7 @@ def _refused(see: Evidence, cache: Any, n: int, oldest: tuple[int, ...]) -> None
 
 
 @law("ring.reorder", "C13", needs=[ring], where=causal, after=(ROOT, "ring.equals_whole"))
+@torch.no_grad()
 def reorder(lab: Lab, see: Evidence) -> None:
     """`reorder` and `reset` act on a full ring as on a new one: keys and values alike, and the place to go on from."""
     layer = lab.layer(window=4)

@@ -353,8 +353,8 @@ class AttentionLayer(nn.Module):
 
 
 def _newest(tokens: Tensor | None, n: int) -> Tensor | None:
-    """The columns of the newest n tokens of a mask. (.., s) -> (.., n)"""
-    return tokens if tokens is None or tokens.shape[-1] == 1 else tokens[..., tokens.shape[-1] - n :]
+    """The columns of the newest n tokens of a mask, or its one column for all. (.., s) -> (.., n)"""
+    return None if tokens is None else tokens[..., max(0, tokens.shape[-1] - n) :]
 
 
 def _check_positions(positions: Tensor, b: int, t: int, like: Tensor) -> None:

@@ -178,6 +178,7 @@ def test_a_layer_explains_its_call() -> None:
     assert told.backend == "sdpa"
     assert told.visible == (12, 12, 12)
     assert told.scale == 0.5
+    assert Plain().explain(normal(1, 12, 8)).visible == (1, 6.5, 12)
 
 
 def test_a_layer_that_attends_in_its_own_way_says_so() -> None:

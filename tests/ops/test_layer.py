@@ -437,6 +437,17 @@ def test_a_context_that_does_not_fit_is_refused(context: Tensor, words: str) -> 
         tiny(causal=False, max_seq_len=9)(tokens(), context)
 
 
+@pytest.mark.parametrize("backend", ["eager", "sdpa", "blocks"])
+def test_a_named_backend_reads_a_context_of_another_length(backend: str) -> None:
+    x, context = tokens(), tokens(t=7)
+    real, allowed = torch.ones(2, 7, dtype=torch.bool), torch.ones(5, 7, dtype=torch.bool).tril()
+    real[0, 5:] = False
+    asks: list[dict[str, Any]] = [{}, {"key_mask": real}, {"mask": allowed}]
+    for asked in asks:
+        due = tiny(causal=False)(x, context, **asked)
+        torch.testing.assert_close(tiny(causal=False, backend=backend)(x, context, **asked), due)
+
+
 def test_masks_are_held_to_the_length_of_the_context() -> None:
     layer, mask = tiny(causal=False), torch.ones(T, 7) > 0
     assert layer(tokens(), tokens(t=7), mask=mask, key_mask=torch.ones(B, 7) > 0).shape == (B, T, C)

@@ -86,20 +86,26 @@ def test_a_window_of_tokens_in_a_ring_is_enough(
 
 
 @pytest.mark.parametrize("need_weights", [True, False])
-@pytest.mark.parametrize("kind", ["key_mask", "mask", "mask per head", "floating", "one for all keys", "both"])
+@pytest.mark.parametrize(
+    "kind", ["none", "key_mask", "mask", "mask per head", "mask per sample", "floating", "one for all keys", "both"]
+)
 @pytest.mark.parametrize("chunks", [[1] * T, [6, 2, 1]], ids=str)
-def test_masks_cover_all_tokens_seen_and_not_only_those_held(chunks: list[int], kind: str, need_weights: bool) -> None:
+def test_masks_and_weights_cover_all_tokens_seen_and_not_only_those_held(
+    chunks: list[int], kind: str, need_weights: bool
+) -> None:
     layer, x = built(), tokens()
     drawn = torch.rand(B, 4, T, T, generator=torch.Generator().manual_seed(2))
-    masks: dict[str, Tensor] = {
-        "key_mask": drawn[:, 0, 0] > 0.3,
-        "mask": drawn[0, 0] > 0.3,
-        "mask per head": drawn[:1] > 0.3,
-        "floating": drawn[0, 0].double(),
-        "one for all keys": drawn[:, :, :, :1] > 0.3,
-    }
-    given = {"key_mask": masks["key_mask"], "mask": masks["mask"]} if kind == "both" else {"mask": masks[kind]}
-    given = {"key_mask": masks[kind]} if kind == "key_mask" else given
+    padding, mask = {"key_mask": drawn[:, 0, 0] > 0.3}, {"mask": drawn[0, 0] > 0.3}
+    given: dict[str, Tensor] = {
+        "none": {},
+        "key_mask": padding,
+        "mask": mask,
+        "mask per head": {"mask": drawn[:1] > 0.3},
+        "mask per sample": {"mask": drawn[:, :1] > 0.3},
+        "floating": {"mask": drawn[0, 0].double()},
+        "one for all keys": {"mask": drawn[:, :, :, :1] > 0.3},
+        "both": padding | mask,
+    }[kind]
     whole, whole_weights = layer(x, need_weights=True, **given)  # type: ignore[call-overload]
     cache = layer.new_cache(B)
     with torch.no_grad():

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from attnzoo.checks.faults.fault import fault
+from attnzoo.checks.faults.kinds import RotarySpecimen
 from attnzoo.checks.faults.specimen import Specimen, SpecimenCache
 
 
@@ -288,3 +289,40 @@ class FilledThenRefused(Specimen):
         late, self.late = self.late, None
         super().check_mask(*late)
         return remembered
+
+
+@fault("cache.unseen_without_gradients", "ours", "C12", "cache.equals_whole")
+class UnseenWithoutGradients(Specimen):
+    """Without gradients a lone token takes a way of its own, on which it does not see itself."""
+
+    class Cache(SpecimenCache):
+        def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+            held = self.keys, self.values
+            keys, values = super().append(k, v)
+            if torch.is_grad_enabled() or k.shape[2] > 1 or held[0] is None or held[1] is None:
+                return keys, values
+            return torch.cat([held[0], held[0][:, :, -1:]], dim=2), torch.cat([held[1], held[1][:, :, -1:]], dim=2)
+
+
+@fault("cache.unmasked_without_gradients", "ours", "C4", "cache.masked")
+class UnmaskedWithoutGradients(Specimen):
+    """Without gradients a lone token takes a way of its own, which leaves out the mask."""
+
+    def visible(self, q: Tensor, k: Tensor, mask: Tensor | None, key_mask: Tensor | None) -> Tensor:
+        quick = q.shape[2] == 1 < k.shape[2] and self.causal and not torch.is_grad_enabled()
+        return super().visible(q, k, None if quick else mask, key_mask)
+
+    def add_mask(self, logits: Tensor, mask: Tensor | None, q: Tensor) -> Tensor:
+        quick = logits.shape[2] == 1 < logits.shape[3] and self.causal and not torch.is_grad_enabled()
+        return super().add_mask(logits, None if quick else mask, q)
+
+
+@fault("cache.unplaced_without_gradients", "ours", "C12", "cache.positions")
+class UnplacedWithoutGradients(RotarySpecimen):
+    """Without gradients a lone token takes a way of its own, which counts on and leaves out given positions."""
+
+    def project(
+        self, x: Tensor, context: Tensor | None = None, *, positions: Tensor | None = None, offset: int = 0
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        quick = x.shape[1] == 1 and offset > 0 and not torch.is_grad_enabled()
+        return super().project(x, context, positions=None if quick else positions, offset=offset)

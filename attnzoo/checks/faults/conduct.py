@@ -269,6 +269,32 @@ class LengthUnlimited(Specimen):
             self.max_seq_len = limit
 
 
+@fault("mode.unmasked_in_training", "ours", "C12", "mode.train_is_eval")
+class UnmaskedInTraining(Specimen):
+    """In training a boolean mask is left out."""
+
+    def mask_rule(self, mask: Tensor) -> Tensor:
+        rule = super().mask_rule(mask)
+        return torch.ones_like(rule) if self.training and mask.dtype == torch.bool else rule
+
+
+@fault("mode.unmasked_without_gradients", "ours", "C12", "mode.train_is_eval")
+class UnmaskedWithoutGradients(Specimen):
+    """Without gradients a whole sequence takes a way of its own, which leaves out the mask."""
+
+    def visible(self, q: Tensor, k: Tensor, mask: Tensor | None, key_mask: Tensor | None) -> Tensor:
+        quick = not torch.is_grad_enabled() and q.shape[2] == k.shape[2]
+        return super().visible(q, k, None if quick else mask, key_mask)
+
+
+@fault("mode.weights_in_inference", "ours", "C12", "mode.train_is_eval")
+class WeightsInInference(Specimen):
+    """In inference mode the returned weights are averaged over the heads."""
+
+    def show(self, weights: Tensor) -> Tensor:
+        return weights.mean(1, keepdim=True).expand_as(weights) if torch.is_inference_mode_enabled() else weights
+
+
 @fault("init.own_generator", "ours", "C16", "build.seeded")
 class OwnGenerator(Specimen):
     """Parameters are drawn from NumPy's generator."""

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from attnzoo.checks.faults.fault import fault
 from attnzoo.checks.faults.kinds import WindowSpecimen
+from attnzoo.checks.faults.specimen import Specimen
 from attnzoo.errors import Unsupported
 
 
@@ -71,6 +72,30 @@ class RefusesWithoutName(WindowSpecimen):
             return super().attend(*stages, **asked)
         except Unsupported as refusal:
             raise Unsupported("this is not taken here") from refusal
+
+
+@fault("backend.context_unpadded", "B07", "C12", "backend.on_context")
+class KernelLeavesContextUnpadded(Specimen):
+    """The fused kernel leaves out the key_mask of a context."""
+
+    backends = ("auto", "eager", "sdpa")
+
+    def key_rule(self, key_mask: Tensor, q: Tensor) -> Tensor:
+        rule = super().key_rule(key_mask, q)
+        other = self.backend == "sdpa" and not self.causal and key_mask.shape[1] != q.shape[2]
+        return torch.ones_like(rule) if other else rule
+
+
+@fault("backend.steps_unpadded", "B07", "C12", "backend.in_steps")
+class KernelLeavesStepsUnpadded(Specimen):
+    """The fused kernel leaves out the key_mask in cached steps."""
+
+    backends = ("auto", "eager", "sdpa")
+
+    def key_rule(self, key_mask: Tensor, q: Tensor) -> Tensor:
+        rule = super().key_rule(key_mask, q)
+        step = self.backend == "sdpa" and self.causal and key_mask.shape[1] != q.shape[2]
+        return torch.ones_like(rule) if step else rule
 
 
 @fault("backend.oldest_queries", "B01", "C5", "backend.fewer_queries")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from attnzoo.checks.faults.fault import fault
 from attnzoo.checks.faults.kinds import RingCache, RotaryWindowSpecimen, WindowSpecimen
+from attnzoo.checks.faults.specimen import SpecimenCache
 
 
 @fault("ring.one_more", "B14", "C13", "ring.counts")
@@ -150,3 +153,40 @@ class GrowsOnce(WindowSpecimen):
                 self.keys = None if self.keys is None else torch.zeros_like(self.keys)
                 self.values = None if self.values is None else torch.zeros_like(self.values)
             return super().append(k, v)
+
+
+class _KnowsPlaces(WindowSpecimen):
+    """Knows how far the ring is turned, once the window is full and a lone token comes; 0 in any other call."""
+
+    turn = 0
+
+    def forward(self, x: Tensor, *args: Any, **asked: Any) -> Any:
+        self.turn = 0
+        return super().forward(x, *args, **asked)
+
+    def remember(self, cache: SpecimenCache, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        lone_and_full = k.shape[2] == 1 and cache.length >= self.window
+        self.turn = (cache.length + 1) % self.window if lone_and_full else 0
+        return super().remember(cache, k, v)
+
+    def turned(self, x: Tensor) -> Tensor:
+        """The columns of the window in the order in which the keys lie."""
+        seen = x[..., -self.window :].roll(self.turn, -1)
+        return torch.cat([x[..., : -self.window], seen], dim=-1)
+
+
+@fault("ring.mask_as_it_lies", "ours", "C4", "ring.masked")
+class RingMasksAsItLies(_KnowsPlaces):
+    """Once the window is full, a lone token's mask goes by where the keys lie in the ring, and not by their order."""
+
+    def held(self, mask: Tensor | None, k: Tensor) -> Tensor | None:
+        newest = super().held(mask, k)
+        return newest if newest is None or newest.dim() != 4 or not self.turn else self.turned(newest)
+
+
+@fault("ring.weights_as_they_lie", "ours", "C12", "ring.weights")
+class RingWeighsAsItLies(_KnowsPlaces):
+    """Once the window is full, a lone token's weights come in the order in which the keys lie in the ring."""
+
+    def show(self, weights: Tensor) -> Tensor:
+        return self.turned(weights) if self.turn else weights

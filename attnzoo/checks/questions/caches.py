@@ -1,4 +1,4 @@
-"""Questions about the cache."""
+"""Questions about the cache; most steps are decoded without gradients, as text is generated."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from attnzoo.checks.questions.witness import Witness, question, taken
 
 
 @question(law.cached)
+@torch.no_grad()
 def steps(w: Witness) -> Any:
     return fed(w, w.layer().new_cache(3, 7), w.tokens(), [3, 1, 1, 1, 1])
 
@@ -22,6 +23,7 @@ def chunks(w: Witness) -> Any:
 
 
 @question(law.cached)
+@torch.no_grad()
 def steps_after_reset(w: Witness) -> Any:
     cache = w.layer().new_cache(3, 7)
     fed(w, cache, w.tokens(draw=1), [4, 1])
@@ -30,6 +32,7 @@ def steps_after_reset(w: Witness) -> Any:
 
 
 @question(law.cached)
+@torch.no_grad()
 def steps_after_crop(w: Witness) -> Any:
     cache = w.layer().new_cache(3, 9)
     fed(w, cache, torch.cat([w.tokens()[:, :3], w.tokens(draw=1)[:, 3:6]], dim=1), [6])
@@ -43,6 +46,7 @@ def steps_after_reorder(w: Witness) -> Any:
 
 
 @question(law.cached)
+@torch.no_grad()
 def steps_in_turn(w: Witness) -> Any:
     one, two = w.layer().new_cache(3, 7), w.layer().new_cache(3, 7)
     x, other = w.tokens(), w.tokens(draw=1)
@@ -51,6 +55,7 @@ def steps_in_turn(w: Witness) -> Any:
 
 
 @question(law.cached, law.padded)
+@torch.no_grad()
 def steps_padded(w: Witness) -> Any:
     real = w.lab.padding([7, 5, 4], 7, left=True)
     cache, x = w.layer().new_cache(3, 7), w.tokens()
@@ -59,6 +64,7 @@ def steps_padded(w: Witness) -> Any:
 
 
 @question(law.cached, law.weights)
+@torch.no_grad()
 def step_weights(w: Witness) -> Any:
     cache = w.layer().new_cache(3, 7)
     w.layer()(w.tokens()[:, :5], cache=cache)
@@ -93,6 +99,7 @@ def cache_refusal(w: Witness) -> Any:
     return f"{cache.length} tokens"
 
 
+@torch.no_grad()
 def _reordered(w: Witness, rows: list[int]) -> Tensor:
     """The next token's outputs, of a cache whose rows were put in this order."""
     cache = w.layer().new_cache(3, 7)
@@ -111,6 +118,7 @@ def fed(w: Witness, cache: Any, x: Tensor, sizes: list[int], **options: Any) -> 
 
 
 @question(law.cached, law.positional)
+@torch.no_grad()
 def steps_at_places(w: Witness) -> Any:
     cache, x, places = w.layer().new_cache(3, 7), w.tokens(), 3 * torch.arange(7, device=w.lab.device)
     parts = [(0, 4), (4, 5), (5, 7)]

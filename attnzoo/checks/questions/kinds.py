@@ -51,6 +51,7 @@ def window_of_none(w: Witness) -> Any:
 
 
 @question(law.ring)
+@torch.no_grad()
 def ring_steps(w: Witness) -> Any:
     return fed(w, w.layer(window=4).new_cache(2, 17), w.tokens(t=17, b=2), [6] + 11 * [1], window=4)
 
@@ -71,6 +72,7 @@ def ring_bytes(w: Witness) -> Any:
 
 
 @question(law.ring, law.padded)
+@torch.no_grad()
 def ring_padded(w: Witness) -> Any:
     layer, real = w.layer(window=4), w.lab.padding([12, 9, 5], 12, left=True)
     cache, x = layer.new_cache(3, 12), w.tokens(t=12)
@@ -78,7 +80,27 @@ def ring_padded(w: Witness) -> Any:
     return torch.cat([layer(x[:, a:e], cache=cache, key_mask=real[:, :e]) for a, e in parts], dim=1)
 
 
+@question(law.ring, law.masked)
+@torch.no_grad()
+def ring_masked(w: Witness) -> Any:
+    layer, allowed = w.layer(window=4), w.lab.mask(3, 1, 12, 12)
+    cache, x = layer.new_cache(3, 12), w.tokens(t=12)
+    parts = [(0, 5), (5, 8), *((i, i + 1) for i in range(8, 12))]
+    return torch.cat([layer(x[:, a:e], cache=cache, mask=allowed[:, :, a:e, :e]) for a, e in parts], dim=1)
+
+
+@question(law.ring, law.weights)
+@torch.no_grad()
+def ring_weights(w: Witness) -> Any:
+    layer = w.layer(window=4)
+    cache, x = layer.new_cache(3, 12), w.tokens(t=12)
+    fed(w, cache, x[:, :9], [9], window=4)
+    weights = [layer(x[:, i : i + 1], cache=cache, need_weights=True)[1].flatten() for i in range(9, 12)]
+    return torch.cat(weights)
+
+
 @question(law.ring, law.croppable)
+@torch.no_grad()
 def ring_crop(w: Witness) -> Any:
     layer, x = w.layer(window=4), w.tokens(t=12)
     cache = layer.new_cache(3, 15, rollback=3)
@@ -95,6 +117,7 @@ def ring_crop_far(w: Witness) -> Any:
 
 
 @question(law.ring)
+@torch.no_grad()
 def ring_reorder(w: Witness) -> Any:
     cache, x = w.layer(window=4).new_cache(3, 12), w.tokens(t=12)
     fed(w, cache, x[:, :9], [9], window=4)
@@ -125,6 +148,7 @@ def grown_bytes(w: Witness) -> Any:
 
 
 @question(law.cached, law.masked)
+@torch.no_grad()
 def steps_masked(w: Witness) -> Any:
     layer, rows = w.layer(), w.lab.mask(7, 7)
     cache, x = layer.new_cache(3, 7), w.tokens()
@@ -260,6 +284,34 @@ def kernels(w: Witness) -> Any:
         except Unsupported as refusal:
             said += [] if word in str(refusal) else ["masked: a refusal without a name"]
     return ", ".join(sorted(set(said))) or "all agree"
+
+
+@question(law.option("backend"), law.padded)
+def kernels_padded(w: Witness) -> Any:
+    """Whether the kernels agree with the definition in a padded batch: in cached steps, and on a context."""
+    traits, said = w.lab.variant.traits, []
+    for word in ("auto", "sdpa", "blocks"):
+        try:
+            if traits.cache != "none":
+                same = torch.allclose(_stepped(w, word), _stepped(w, _definition(w)))
+                said += [] if same else ["other steps"]
+            if traits.cross:
+                real, context = w.lab.padding([3, 5, 4], 5, left=False), w.tokens(t=5, draw=1)
+                one, due = (
+                    w.layer(causal=False, backend=name)(w.tokens(), context, key_mask=real)
+                    for name in (word, _definition(w))
+                )
+                said += [] if torch.allclose(one, due) else ["another output of a context"]
+        except (ConfigError, Unsupported):
+            continue
+    return ", ".join(sorted(set(said))) or "all agree"
+
+
+def _stepped(w: Witness, word: str) -> Tensor:
+    layer, real = w.layer(backend=word), w.lab.padding([7, 5, 4], 7, left=True)
+    cache, x = layer.new_cache(3, 7), w.tokens()
+    parts = [(0, 4), (4, 5), (5, 7)]
+    return torch.cat([layer(x[:, a:e], cache=cache, key_mask=real[:, :e]) for a, e in parts], dim=1)
 
 
 def _definition(w: Witness) -> str:

@@ -30,6 +30,24 @@ def training(w: Witness) -> Any:
     return layer(w.tokens())
 
 
+@question(law.masked)
+def training_masked(w: Witness) -> Any:
+    layer = copy.deepcopy(w.layer()).train()
+    return layer(w.tokens(), mask=w.lab.mask(7, 7))
+
+
+@question(law.masked)
+@torch.no_grad()
+def masked_without_gradients(w: Witness) -> Any:
+    return w.layer()(w.tokens(), mask=w.lab.mask(7, 7))
+
+
+@question(law.weights)
+@torch.inference_mode()
+def weights_in_inference(w: Witness) -> Any:
+    return w.layer()(w.tokens(), need_weights=True)[1]
+
+
 @question()
 def training_gradient(w: Witness) -> Any:
     layer, x = copy.deepcopy(w.layer()).train(), w.tokens().requires_grad_()
