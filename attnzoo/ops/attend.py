@@ -183,8 +183,7 @@ def choose(q: Tensor, k: Tensor, terms: Terms, need_weights: bool) -> str:
         return "eager"
     if terms.changes_scores:
         return "eager" if q.shape[2] <= blocks.block_size(q, k, terms) else "blocks"
-    cut = terms.document is not None or (terms.rule is not None and banded.is_band(terms))
-    return "banded" if cut and banded.why_not(q, k, terms) is None and banded.pays(q, k, terms) else "sdpa"
+    return "banded" if banded.why_not(q, k, terms) is None and banded.pays(q, k, terms) else "sdpa"
 
 
 def why_not(backend: str, q: Tensor, k: Tensor, terms: Terms, need_weights: bool) -> str | None:
