@@ -226,9 +226,14 @@ def hooks(lab: Lab, see: Evidence) -> None:
 
 
 def _ways_to_ask(lab: Lab, x: torch.Tensor) -> dict[str, dict[str, torch.Tensor]]:
-    """The questions, and a context where it takes one."""
-    crosses = lab.variant.traits.cross and not lab.case.causal
-    return questions(lab, x) | ({"context": {"context": lab.tokens(t=5, draw=1)}} if crosses else {})
+    """The questions, padded on the right, so that every query sees something; and a context where it takes one."""
+    asks = questions(lab, x)
+    b, t, _ = x.shape
+    if "key_mask" in asks:
+        asks["key_mask"] = {"key_mask": lab.padding([max(1, t - 2 * i) for i in range(b)], t, left=False)}
+    if lab.variant.traits.cross and not lab.case.causal:
+        asks["context"] = {"context": lab.tokens(t=5, draw=1)}
+    return asks
 
 
 def _has_own_parameters(module: torch.nn.Module) -> bool:
