@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from attnzoo.checks import tolerance
+from attnzoo.checks.dropout import keeps_the_mean
 from attnzoo.checks.evidence import Evidence
 from attnzoo.checks.lab import Lab
 from attnzoo.checks.law import cached, cross, law, option, staged
@@ -161,6 +162,25 @@ def _stepped(
             return None
         outputs.append(y)
     return torch.cat(outputs, dim=1)
+
+
+@law("backend.dropout", "C11", needs=[option("backend"), option("dropout")], cases="default")
+@torch.no_grad()
+def drops(lab: Lab, see: Evidence) -> None:
+    """Every backend drops weights in training, keeping the mean, and none in eval; or refuses dropout by its name."""
+    plain, others = offered(lab)
+    x = lab.tokens(b=1)
+    due = lab.layer(backend=plain)(x)
+    for word in (word for word in (plain, *others) if word != "flex"):
+        layer = lab.layer(backend=word, dropout=0.4)
+        y = _answer(see, layer, word, x, {})
+        if y is not None:
+            see.close(y, due, f"the output in eval with dropout=0.4, backend={word!r}", plain=ROUNDING)
+        torch.manual_seed(lab.seed)
+        draws = [_answer(see, layer.train(), word, x.expand(400, -1, -1), {}) for _ in range(5)]
+        dropped = [draw for draw in draws if draw is not None]
+        if dropped:
+            keeps_the_mean(see, torch.cat(dropped), due, f"backend={word!r}")
 
 
 @law("backend.fewer_queries", "C5", needs=[option("backend"), staged], cases="default")

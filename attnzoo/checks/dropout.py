@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from attnzoo.checks.evidence import Evidence
 from attnzoo.checks.lab import Lab
@@ -92,12 +93,17 @@ def dropout_mean(lab: Lab, see: Evidence) -> None:
         y = layer(x)
         layer.train()
         draws = torch.cat([layer(x.expand(400, -1, -1)) for _ in range(10)])
-    error = draws.std(dim=0) / len(draws) ** 0.5
-    off = float(((draws.mean(dim=0) - y[0]).abs() / error.clamp(min=1e-12)).max())
-    see.holds(
-        off < 7, f"the mean of {len(draws)} draws lies within 7 standard errors of eval; the worst is {off:.1f} off"
-    )
+    keeps_the_mean(see, draws, y, "in training")
     see.differs(y.expand(2, -1, -1), draws[:2], "the outputs in eval, and in training without gradients")
+
+
+def keeps_the_mean(see: Evidence, draws: Tensor, due: Tensor, what: str) -> None:
+    """draws: (n, t, c), outputs in training    due: (1, t, c), the output in eval"""
+    error = draws.std(dim=0) / len(draws) ** 0.5
+    see.holds(bool((error > 1e-9).any()), f"{len(draws)} draws are not all alike, {what}")
+    off = float(((draws.mean(dim=0) - due[0]).abs() / error.clamp(min=1e-12)).max())
+    mean = f"the mean of {len(draws)} draws lies within 7 standard errors of eval, {what}"
+    see.holds(off < 7, f"{mean}; the worst is {off:.1f} off")
 
 
 @law("mode.dropout_weights", "C12", needs=[option("dropout"), weights], cases="default")

@@ -10,7 +10,7 @@ from torch import Tensor
 from attnzoo.checks import reference, tolerance
 from attnzoo.checks.evidence import Evidence
 from attnzoo.checks.lab import Lab
-from attnzoo.checks.law import law, normalised, plain, staged, weights
+from attnzoo.checks.law import ROOT, cached, law, normalised, plain, staged, weights
 
 HALF = (torch.bfloat16, torch.float16)
 
@@ -52,6 +52,31 @@ def nan_shows(lab: Lab, see: Evidence) -> None:
         see.close(got[1:], y[1:], f"outputs of samples beside one that holds NaN, {dtype}")
 
 
+@law("numerics.zeros", "C6")
+def zeros(lab: Lab, see: Evidence) -> None:
+    """Tokens of zeros, as padding often is, give finite outputs and gradients, even where nothing else is given.
+
+    A length that is divided by is zero there, and the slope of a root infinite: NaN, behind a mask too.
+    """
+    for dtype in lab.dtypes():
+        x = lab.tokens(dtype=dtype)
+        b, t, _ = x.shape
+        real = lab.padding([max(1, t - 2 * i) for i in range(b)], t, left=False)
+        asked = {"key_mask": real} if lab.variant.traits.key_mask else {}
+        for what, tokens, more in (
+            ("padding of zeros", x * real[..., None], asked),
+            ("zeros alone", torch.zeros_like(x), {}),
+        ):
+            layer, leaf = lab.layer(dtype), tokens.requires_grad_()
+            y = layer(leaf, **more)
+            see.finite(y, f"the output of {what}, {dtype}")
+            learned = [parameter for parameter in layer.parameters() if parameter.requires_grad]
+            slopes = torch.autograd.grad(y.sum(), [leaf, *learned], allow_unused=True)
+            for slope in slopes:
+                if slope is not None:
+                    see.finite(slope, f"the gradients of {what}, {dtype}")
+
+
 @law("numerics.half_sdpa", "C17", needs=[plain, staged], cases="all")
 def half_sdpa(lab: Lab, see: Evidence) -> None:
     """In half types the weighted sum errs at most twice as much as torch's SDPA fed the same rounded q, k and v.
@@ -82,8 +107,7 @@ def half_layer(lab: Lab, see: Evidence) -> None:
     for dtype in HALF:
         layer = lab.layer(dtype)
         x = lab.tokens(dtype=dtype)
-        truth = lab.layer()
-        truth.load_state_dict({name: values.double() for name, values in layer.state_dict().items()})
+        truth = _twin(lab, layer)
         q, k, v = layer.project(x)
         visible = lab.visible(q.shape[2], k.shape[2])
         peer = layer.merge(reference.attention(q, k, v, visible=visible, scale=lab.scale(q)))
@@ -102,13 +126,44 @@ def half_long(lab: Lab, see: Evidence) -> None:
     """
     for dtype in HALF:
         layer, x = lab.layer(dtype), lab.tokens(1, 600, dtype)
-        truth: Any = lab.layer()
-        truth.load_state_dict({name: values.double() for name, values in layer.state_dict().items()})
         with torch.no_grad():
-            got, due = layer(x).double(), truth(x.double())
-        off = float((got - due).abs().mean() / due.abs().mean())
-        allowed = 4 * tolerance.FLOOR[dtype]  # where all is taken in the wide type, half a rounding to one
-        see.holds(off <= allowed, f"600 tokens err by {off:.1e} of their mean, at most {allowed:.1e}, {dtype}")
+            _near_in_the_mean(see, layer(x), _twin(lab, layer)(x.double()), f"600 tokens, {dtype}")
+
+
+@law(
+    "numerics.half_steps",
+    "C17",
+    needs=[normalised, cached],
+    cases="default",
+    where=lambda case: case.causal,
+    after=(ROOT, "cache.equals_whole"),
+)
+@torch.no_grad()
+def half_steps(lab: Lab, see: Evidence) -> None:
+    """Far into a text a half layer decodes as its float64 twin does, within four roundings of its type, in the mean.
+
+    A place of hundreds is no number of bfloat16, where steps count on from the length of the cache.
+    """
+    for dtype in HALF:
+        layer, x = lab.layer(dtype), lab.tokens(2, 300, dtype)
+        due = _twin(lab, layer)(x.double())[:, 290:]
+        cache = layer.new_cache(2, 300)
+        layer(x[:, :290], cache=cache)
+        steps = torch.cat([layer(x[:, i : i + 1], cache=cache) for i in range(290, 300)], dim=1)
+        _near_in_the_mean(see, steps, due, f"tokens 290 to 299, decoded with a cache, {dtype}")
+
+
+def _twin(lab: Lab, layer: Any) -> Any:
+    """The same layer in float64."""
+    twin: Any = lab.layer()
+    twin.load_state_dict({name: values.double() for name, values in layer.state_dict().items()})
+    return twin
+
+
+def _near_in_the_mean(see: Evidence, got: Tensor, due: Tensor, what: str) -> None:
+    off = float((got.double() - due).abs().mean() / due.abs().mean())
+    allowed = 4 * tolerance.FLOOR[got.dtype]  # where all is taken in the wide type, half a rounding to one
+    see.holds(off <= allowed, f"{what}, err by {off:.1e} of their mean, at most {allowed:.1e}")
 
 
 @law("numerics.half_weights", "C17", needs=[weights], cases="options")
@@ -117,8 +172,7 @@ def half_weights(lab: Lab, see: Evidence) -> None:
     for dtype in HALF:
         layer = lab.layer(dtype)
         x = lab.tokens(dtype=dtype)
-        truth: Any = lab.layer()
-        truth.load_state_dict({name: values.double() for name, values in layer.state_dict().items()})
+        truth = _twin(lab, layer)
         got, due = layer(x, need_weights=True)[1].double(), truth(x.double(), need_weights=True)[1]
         mean, allowed = float((got - due).detach().abs().mean()), 4 * tolerance.FLOOR[dtype]
         see.holds(mean <= allowed, f"the weights err by {mean:.1e} in the mean, at most {allowed:.1e}, {dtype}")

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import copy
 import io
+from typing import Any
 
 import torch
+from torch import Tensor, nn
 
+from attnzoo.checks.caches import fed
 from attnzoo.checks.evidence import Evidence
 from attnzoo.checks.lab import Lab
 from attnzoo.checks.law import law
+from attnzoo.checks.truth import questions
 
 
 @law("state.dict", "C16")
@@ -101,12 +105,38 @@ def meta(lab: Lab, see: Evidence) -> None:
 
 @law("state.autocast", "C19", cases="default")
 def autocast(lab: Lab, see: Evidence) -> None:
-    """Under autocast a float32 layer runs, and is within bfloat16's rounding of itself."""
+    """Under autocast a float32 layer runs, however it is asked, and is within bfloat16's rounding of itself.
+
+    For the weights and the gradient too, and in cached steps, where the cache may be of the other type.
+    """
     layer = lab.layer(torch.float32)
+    ways: dict[str, dict[str, Any]] = {**questions(lab, lab.tokens(dtype=torch.float32))}
+    if lab.variant.traits.weights:
+        ways["for the weights"] = {"need_weights": True}
+    for how, asked in ways.items():
+        whole, mixed = (_with_slope(lab, layer, enabled, asked) for enabled in (False, True))
+        for name, due in whole.items():
+            _near(see, mixed[name], due, f"the {name} under autocast, {how}")
+    if lab.variant.traits.cache != "none" and lab.case.causal:
+        steps, mixed_steps = (_decoded(lab, layer, enabled) for enabled in (False, True))
+        _near(see, mixed_steps, steps, "the output of cached steps under autocast")
+
+
+def _with_slope(lab: Lab, layer: nn.Module, enabled: bool, asked: dict[str, Any]) -> dict[str, Tensor]:
+    x = lab.tokens(dtype=torch.float32).requires_grad_()
+    with torch.autocast(lab.device.type, dtype=torch.bfloat16, enabled=enabled):
+        results = layer(x, **asked)
+    names = ("output", "weights") if isinstance(results, tuple) else ("output",)
+    told = dict(zip(names, results if isinstance(results, tuple) else (results,), strict=True))
+    (slope,) = torch.autograd.grad(told["output"].float().square().sum(), x)
+    return {**told, "gradient": slope}
+
+
+def _decoded(lab: Lab, layer: Any, enabled: bool) -> Tensor:
     x = lab.tokens(dtype=torch.float32)
-    y = layer(x)
-    with torch.autocast(lab.device.type, dtype=torch.bfloat16):
-        mixed = layer(x)
-    see.close(
-        mixed.float(), y, "the output under autocast", dtype=torch.bfloat16, plain=4 * torch.finfo(torch.bfloat16).eps
-    )
+    with torch.autocast(lab.device.type, dtype=torch.bfloat16, enabled=enabled):
+        return fed(layer, layer.new_cache(*x.shape[:2]), x, 3)
+
+
+def _near(see: Evidence, mixed: Tensor, due: Tensor, what: str) -> None:
+    see.close(mixed.float(), due, what, dtype=torch.bfloat16, plain=4 * torch.finfo(torch.bfloat16).eps)

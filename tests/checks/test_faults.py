@@ -18,6 +18,7 @@ RAISING = {
     "layout.empty",
     "state.keeps_weights",
     "autocast.breaks",
+    "autocast.cache_breaks",
     "claims.too_much",
 }
 

@@ -326,3 +326,12 @@ class UnplacedWithoutGradients(RotarySpecimen):
     ) -> tuple[Tensor, Tensor, Tensor]:
         quick = x.shape[1] == 1 and offset > 0 and not torch.is_grad_enabled()
         return super().project(x, context, positions=None if quick else positions, offset=offset)
+
+
+@fault("cache.places_in_half", "ours", "C17", "numerics.half_steps")
+class PlacesInHalf(RotarySpecimen):
+    """In a half type the places of cached steps are counted in that type, where 257 is 256."""
+
+    def default_positions(self, x: Tensor, offset: int) -> Tensor:
+        places = super().default_positions(x, offset)
+        return places.to(x.dtype).double() if offset else places

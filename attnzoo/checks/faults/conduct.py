@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attnzoo.checks.faults.fault import fault
-from attnzoo.checks.faults.specimen import Specimen
+from attnzoo.checks.faults.specimen import Specimen, SpecimenCache
 
 
 @fault("backend.any", "ours", "C12", "build.refuses_backend")
@@ -330,6 +330,35 @@ class AutocastBreaks(Specimen):
         if v.dtype != self.q.weight.dtype:
             raise RuntimeError(f"expected {self.q.weight.dtype}, got {v.dtype}")
         return super().mix(weights, v)
+
+
+@fault("autocast.cache_breaks", "B78", "C19", "state.autocast")
+class AutocastBreaksCache(Specimen):
+    """Under autocast a cache does not take keys of another type than the layer's."""
+
+    def remember(self, cache: SpecimenCache, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        if k.dtype != self.k.weight.dtype:
+            raise RuntimeError(f"expected {self.k.weight.dtype}, got {k.dtype}")
+        return super().remember(cache, k, v)
+
+
+@fault("autocast.mask_forgotten", "ours", "C19", "state.autocast")
+class AutocastForgetsMask(Specimen):
+    """Under autocast a boolean mask is taken for a floating one, and added."""
+
+    def mask_rule(self, mask: Tensor) -> Tensor:
+        rule = super().mask_rule(mask)
+        return torch.ones_like(rule) if torch.is_autocast_enabled(mask.device.type) else rule
+
+
+@fault("numerics.unit_keys", "ours", "C6", "numerics.zeros")
+class UnitKeys(Specimen):
+    """Keys are divided by their length and multiplied by it again, so that a token of zeros is NaN."""
+
+    def split(self, x: Tensor) -> Tensor:
+        heads = super().split(x)
+        length: Tensor = heads.norm(dim=-1, keepdim=True)
+        return heads / length * length
 
 
 @fault("claims.too_much", "ours", "C14", "claims.claimed")

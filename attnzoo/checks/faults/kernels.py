@@ -98,6 +98,16 @@ class KernelLeavesStepsUnpadded(Specimen):
         return torch.ones_like(rule) if step else rule
 
 
+@fault("backend.no_dropout", "ours", "C11", "backend.dropout")
+class KernelWithoutDropout(Specimen):
+    """The plain definition forgets dropout, which the fused kernel does by itself."""
+
+    backends = ("auto", "eager", "sdpa")
+
+    def drop(self, weights: Tensor) -> Tensor:
+        return weights if self.backend == "eager" else super().drop(weights)
+
+
 @fault("backend.oldest_queries", "B01", "C5", "backend.fewer_queries")
 class BlocksOfOldestQueries(WindowSpecimen):
     """In blocks fewer queries than keys are taken for the oldest tokens instead of the newest."""

@@ -39,7 +39,8 @@ QUESTIONS: dict[str, Question] = {
         caches.step_gradient, caches.cache_bytes,
         caches.cache_overflow, caches.cache_refusal, conduct.input_type, conduct.input_kept, conduct.repeatable,
         conduct.instances, conduct.saved, conduct.copied, conduct.cast, conduct.buffers, conduct.hooks,
-        conduct.under_autocast, conduct.seeded, building.length_limit, building.bias_made, building.given_scale,
+        conduct.under_autocast, conduct.masked_under_autocast, conduct.steps_under_autocast,
+        conduct.zeros, conduct.seeded, building.length_limit, building.bias_made, building.given_scale,
         building.no_scale, building.default_scale, building.causality_given, building.causality_masked,
         calls.four, building.uneven_width, building.uneven_groups, building.odd_dropout, building.odd_backend,
         building.scale_below_zero, building.places_beyond_the_length, calls.very_loud, calls.half_very_loud,
@@ -51,8 +52,8 @@ QUESTIONS: dict[str, Question] = {
         memory.loaded_from_nothing, memory.modes, memory.stirred, memory.heads_at_birth,
         memory.cast_after_a_call, memory.nan_shown, large.nine_padded, large.wide_heads,
         large.hundreds, large.hundred_padded_steps, large.hundreds_of_steps, large.six_hundred,
-        large.six_hundred_in_half,
-        kinds.grown, kinds.kernels, kinds.kernels_padded, kinds.half_kernels, kinds.work_of_a_step,
-        kinds.memory, kinds.work,
+        large.six_hundred_in_half, large.far_steps_in_half,
+        kinds.grown, kinds.kernels, kinds.kernels_padded, kinds.kernels_that_drop, kinds.half_kernels,
+        kinds.work_of_a_step, kinds.memory, kinds.work,
     )
 }  # fmt: skip

@@ -94,6 +94,33 @@ def under_autocast(w: Witness) -> Any:
         return taken(lambda: w.layer(torch.float32)(x))
 
 
+@question(law.masked)
+def masked_under_autocast(w: Witness) -> Any:
+    """Whether it gives what it gives without, nearly."""
+    layer, asked = w.layer(torch.float32), {"mask": w.lab.mask(7, 7)}
+    y = layer(w.tokens(dtype=torch.float32), **asked)
+    with torch.autocast(y.device.type, dtype=torch.bfloat16):
+        mixed = layer(w.tokens(dtype=torch.float32), **asked)
+    return fact(torch.allclose(mixed.float(), y, rtol=0.05, atol=0.05))
+
+
+@question(law.cached)
+def steps_under_autocast(w: Witness) -> Any:
+    x = w.tokens(dtype=torch.float32)
+    with torch.autocast(x.device.type, dtype=torch.bfloat16):
+        return taken(lambda: w.layer(torch.float32)(x[:, :1], cache=w.layer(torch.float32).new_cache(3, 7)))
+
+
+@question()
+def zeros(w: Witness) -> Any:
+    """The output and the gradient of a token of zeros among others."""
+    x = w.tokens()
+    x[:, 2] = 0
+    leaf = x.requires_grad_()
+    y = w.layer()(leaf)
+    return torch.cat([y, torch.autograd.grad(y, leaf, w.tokens(draw=2))[0]])
+
+
 @question()
 def seeded(w: Witness) -> Any:
     drawn = []

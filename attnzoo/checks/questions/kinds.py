@@ -286,6 +286,20 @@ def kernels(w: Witness) -> Any:
     return ", ".join(sorted(set(said))) or "all agree"
 
 
+@question(law.option("backend"), law.option("dropout"))
+def kernels_that_drop(w: Witness) -> Any:
+    """The backends that drop nothing in training."""
+    keeping = []
+    for word in ("auto", "eager", "sdpa", "banded", "blocks"):
+        try:
+            layer = w.make(torch.float64, dropout=0.5, backend=word).train()
+            same = torch.allclose(layer(w.tokens()), layer(w.tokens()))
+        except (ConfigError, Unsupported):
+            continue
+        keeping += [word] if same else []
+    return ", ".join(keeping) or "all drop"
+
+
 @question(law.option("backend"), law.padded)
 def kernels_padded(w: Witness) -> Any:
     """Whether the kernels agree with the definition in a padded batch: in cached steps, and on a context."""

@@ -31,6 +31,17 @@ def six_hundred_in_half(w: Witness) -> Any:
     return fact(float((half - whole).abs().mean()) < 0.03 * float(whole.abs().mean()))
 
 
+@question(law.normalised, law.cached)
+@torch.no_grad()
+def far_steps_in_half(w: Witness) -> Any:
+    x = w.tokens(t=300, b=1, dtype=torch.bfloat16)
+    cache = w.layer(torch.bfloat16).new_cache(1, 300)
+    w.layer(torch.bfloat16)(x[:, :295], cache=cache)
+    half = torch.cat([w.layer(torch.bfloat16)(x[:, i : i + 1], cache=cache) for i in range(295, 300)], dim=1).double()
+    whole = w.layer()(x.double())[:, 295:]
+    return fact(float((half - whole).abs().mean()) < 0.03 * float(whole.abs().mean()))
+
+
 @question(law.padded)
 def nine_padded(w: Witness) -> Any:
     return w.layer()(w.tokens(b=9), key_mask=w.lab.padding([7, 6, 5, 4, 3, 2, 7, 6, 3], 7, left=True))
