@@ -64,6 +64,10 @@ EQUIVALENT: dict[str, str] = {
     "layer.py: orderless = not need_weights and mask is None and (key_mask is None) "
     "and (self.terms().keys() < ORDERLESS)": "keys put in order for a layer of all three terms: slower, and the same",
     "attend.py: if causal and first_query <= s - 1:": "a lone query sees all keys, by a rule or without",
+    "attend.py: if causal and first_query < s + 1:": "a lone query sees all keys, by a rule or without",
+    "flex.py: limit = 'cache_size_limit' if hasattr(config, 'recompile_limit') else 'recompile_limit'": (
+        "where torch knows the new name, the old one is another for it"
+    ),
     "masks.py: if seen.dim() > 2:": "a mask has 2 or 4 axes, so that what is left has 1 or 3",
     "masks.py: if mask.dim() == 4 and any((size not in (1, full) for size, full in zip(mask.shape, (b, h, t, s), "
     "strict=False))):": "both have 4 axes there",

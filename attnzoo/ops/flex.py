@@ -82,13 +82,13 @@ def run(q: Tensor, k: Tensor, v: Tensor, terms: Terms) -> Tensor:
     """q: (b, h, t, d)    k: (b, g, s, d)    v: (b, g, s, e)    returns: (b, h, t, e)"""
     from torch.nn.attention.flex_attention import create_block_mask
 
-    h, t, s = q.shape[1], q.shape[2], k.shape[2]
+    t, s = q.shape[2], k.shape[2]
     if terms.key_mask is not None:
         k, v = hide(k, terms.key_mask[:, None, None]), hide(v, terms.key_mask[:, None, None])
     rule, block_mask = terms.every_rule(), None
     if rule is not None:
         block_mask = create_block_mask(mask_mod(rule, terms), rule.samples, None, t, s, device=q.device)
-    asked = dict(score_mod=score_mod(terms), block_mask=block_mask, scale=terms.scale, enable_gqa=h != k.shape[1])
+    asked = dict(score_mod=score_mod(terms), block_mask=block_mask, scale=terms.scale, enable_gqa=True)
     if terms.sinks is None:
         mixed: Tensor = call(q, k, v, **asked)
         return mixed
