@@ -68,6 +68,14 @@ EQUIVALENT: dict[str, str] = {
     "flex.py: limit = 'cache_size_limit' if hasattr(config, 'recompile_limit') else 'recompile_limit'": (
         "where torch knows the new name, the old one is another for it"
     ),
+    **{
+        f"sdpa.py: if {code}:": "keys that no query sees are cut off or hidden, which is one"
+        for code in (
+            "reach.start >= 0 or reach.stop < s",
+            "reach.start > 1 or reach.stop < s",
+            "reach.start > 0 or reach.stop <= s",
+        )
+    },
     "masks.py: if seen.dim() > 2:": "a mask has 2 or 4 axes, so that what is left has 1 or 3",
     "masks.py: if mask.dim() == 4 and any((size not in (1, full) for size, full in zip(mask.shape, (b, h, t, s), "
     "strict=False))):": "both have 4 axes there",

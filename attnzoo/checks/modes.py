@@ -182,7 +182,7 @@ def reaches_all(lab: Lab, see: Evidence) -> None:
         see.holds(not changed, f"{mode}() leaves requires_grad as it was, but not of {', '.join(changed)}")
 
 
-@law("mode.train_is_eval", "C12", cases="all")
+@law("mode.train_is_eval", "C12")
 def train_is_eval(lab: Lab, see: Evidence) -> None:
     """Without dropout training gives what eval gives, forward and backward; so does a call without gradients.
 

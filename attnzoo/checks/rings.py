@@ -6,7 +6,7 @@ Most of them decode without gradients: there the keys may be read as they lie.
 from __future__ import annotations
 
 import math
-from itertools import pairwise, product
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -36,7 +36,7 @@ def equals_whole(lab: Lab, see: Evidence) -> None:
     Token by token, in chunks shorter than the window, as long, longer, and with everything in one call; with gradients
     and without.
     """
-    for window, graph in product(WINDOWS, (True, False)):
+    for window, graph in [*((window, False) for window in WINDOWS), (4, True)]:
         layer = lab.layer(window=window)
         x = lab.tokens(t=LENGTH)
         whole = layer(x)

@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.attention.flex_attention import flex_attention
 
 from attnzoo import ops
 from attnzoo.errors import Unsupported
 from attnzoo.ops import flex
+from attnzoo.ops.attend import terms_of
 from attnzoo.ops.terms import Terms
 
 
@@ -132,6 +134,17 @@ def test_compiled_it_gives_what_the_definition_gives() -> None:
         seen = ops.attend(q, k, v, backend="flex", **asked)
         expected = ops.attend(q.double(), k.double(), v.double(), backend="eager", **asked)
     torch.testing.assert_close(seen.double(), expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("sinks", [None, torch.tensor([0.5, -1.0, 2.0, 0.0])], ids=["plain", "sinks"])
+@pytest.mark.filterwarnings("ignore")  # torch warns that it is not compiled
+def test_uncompiled_it_has_sinks_too(sinks: Tensor | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel that is compiled for a CPU tells no sum of its softmax; what torch falls back to does."""
+    monkeypatch.setattr(flex, "call", flex_attention)
+    q, k, v = normal(2, 4, 9, 16), normal(2, 2, 9, 16, seed=1), normal(2, 2, 9, 16, seed=2)
+    asked: dict[str, Any] = dict(causal=True, window=5, softcap=2.0, sinks=sinks)
+    seen = flex.run(q, k, v, terms_of(q, k, **asked))
+    torch.testing.assert_close(seen, ops.attend(q, k, v, backend="eager", **asked), rtol=0, atol=1e-5)
 
 
 @pytest.mark.skipif(flex.no_compiler("cpu") is not None, reason=str(flex.no_compiler("cpu")))
