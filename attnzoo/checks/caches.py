@@ -96,14 +96,18 @@ def left_padded(lab: Lab, see: Evidence) -> None:
 )
 @torch.no_grad()
 def cached_weights(lab: Lab, see: Evidence) -> None:
-    """The weights of a cached step are the last rows of the whole, its keys the cached ones too."""
+    """The weights of a cached step are the last rows of the whole, its keys the cached ones too; padded as well."""
     layer = lab.layer()
     x = lab.tokens()
     b, t, _ = x.shape
-    cache = layer.new_cache(b, t)
-    layer(x[:, :-2], cache=cache)
-    w = layer(x[:, -2:], cache=cache, need_weights=True)[1]
-    see.close(w, layer(x, need_weights=True)[1][:, :, -2:], "the weights of the last two tokens, cached and whole")
+    real = lab.padding([max(2, t - 2 * i) for i in range(b)], t, left=True)
+    for how in ("plain", "padded") if lab.variant.traits.key_mask else ("plain",):
+        whole, prompt, step = ({"key_mask": m} if how == "padded" else {} for m in (real, real[:, :-2], real))
+        cache = layer.new_cache(b, t)
+        layer(x[:, :-2], cache=cache, **prompt)
+        w = layer(x[:, -2:], cache=cache, need_weights=True, **step)[1]
+        due = layer(x, need_weights=True, **whole)[1][:, :, -2:]
+        see.close(w, due, f"the weights of the last two tokens, cached and whole, {how}")
 
 
 @law(

@@ -9,6 +9,7 @@ import torch
 from attnzoo.checks.evidence import Evidence
 from attnzoo.checks.lab import Lab
 from attnzoo.checks.law import law, masked, padded, positional, staged, weights
+from attnzoo.checks.truth import questions
 from attnzoo.errors import InputError
 
 HALF = (torch.bfloat16, torch.float16)
@@ -84,7 +85,7 @@ def stages(lab: Lab, see: Evidence) -> None:
 
 @law("shape.non_contiguous", "C1", cases="all")
 def non_contiguous(lab: Lab, see: Evidence) -> None:
-    """How the input lies in memory does not matter, forward or backward.
+    """How the input lies in memory does not matter, forward or backward; nor how masks and positions lie there.
 
     Code that calls `view`, or reads memory in order, mixes up transposed, sliced or expanded tensors.
     """
@@ -106,6 +107,9 @@ def non_contiguous(lab: Lab, see: Evidence) -> None:
         y_form, dx_form = _forward_backward(layer, same, dy)
         see.close(y_form, y, f"the output of the same input {form}")
         see.close(dx_form, dx, f"the gradient of the same input {form}")
+    for how, asked in questions(lab, x).items():
+        strewn = {word: torch.stack([values, values.flip(-1)], dim=-1)[..., 0] for word, values in asked.items()}
+        see.close(layer(x, **strewn), layer(x, **asked), f"the output of the same {how}, strewn in memory")
     alike = x[:1].expand(b, t, c)
     see.close(layer(alike), layer(alike.contiguous()), "the output of a batch made by expand")
     _, dx = _forward_backward(layer, x, torch.ones(()).to(x).expand(b, t, c))

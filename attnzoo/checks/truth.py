@@ -74,7 +74,9 @@ def large(lab: Lab, see: Evidence) -> None:
         options = "".join(f", {word}={value}" for word, value in changed.items())
         what = f"the output of 9 samples of 33 tokens{options}"
         _as_defined(lab, see, layer, x, asked, what)
-    _as_defined(lab, see, lab.layer(), lab.tokens(1, 600), {}, "the output of 600 tokens")
+    many = lab.tokens(1, 600)
+    for how, asked in questions(lab, many).items():
+        _as_defined(lab, see, lab.layer(), many, asked, f"the output of 600 tokens, {how}")
     rounding = (
         1e5 * torch.finfo(torch.float64).eps
     )  # of logits of ten thousands, of which each weight is an exponential
@@ -124,6 +126,20 @@ def _plain_error(lab: Lab, layer: Any, x: Tensor) -> float:
     q, k, v = layer.project(x)
     peer = layer.merge(reference.attention(q, k, v, visible=lab.visible(q.shape[2], k.shape[2]), scale=lab.scale(q)))
     return tolerance.error(peer, tensor(due))[0]
+
+
+@law("truth.large_gradients", "C2", needs=[with_oracle], cases="default", after=(ROOT, "truth.oracle_gradients"))
+def large_gradients(lab: Lab, see: Evidence) -> None:
+    """The gradients over 300 tokens are those of the definition too, where a backward pass may go block by block."""
+    layer, x, dy = lab.layer(), lab.tokens(1, 300), lab.tokens(1, 300, draw=2)
+    for how, asked in questions(lab, x).items():
+        truth = oracle_of(lab, layer)
+        truth.forward(array(x), **{word: array(value) for word, value in asked.items()})
+        dx, _ = truth.backward(array(dy))
+        due = {"the input": dx, **truth.grads}
+        for name, got in gradients(layer, x, dy, asked).items():
+            what = f"the gradient of {name}, 300 tokens, {how}"
+            see.close(got, tensor(due[name]), what, plain=tolerance.rounding(torch.float64))
 
 
 @law("truth.oracle_gradients", "C2", needs=[with_oracle], cases="all", after=(ROOT, "truth.oracle"))

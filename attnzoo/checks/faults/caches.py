@@ -189,6 +189,19 @@ class WeightsOfNewKeys(Specimen):
         return weights[..., -self.new :]
 
 
+@fault("cache.weights_unpadded", "ours", "C12", "cache.weights")
+class CachedWeightsUnpadded(Specimen):
+    """The returned weights of a cached step are spread over the padding as well, though its output is not."""
+
+    def attended(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, key_mask: Tensor | None, need_weights: bool
+    ) -> tuple[Tensor, Tensor]:
+        mixed, weights = super().attended(q, k, v, mask, key_mask, need_weights)
+        if not need_weights or key_mask is None or q.shape[2] == k.shape[2]:
+            return mixed, weights
+        return mixed, super().attended(q, k, v, mask, None, True)[1]
+
+
 @fault("cache.loses_on_growth", "B59", "C13", "cache.grows")
 class LosesOnGrowth(Specimen):
     """When the room is doubled, the values held so far are not copied."""

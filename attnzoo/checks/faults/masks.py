@@ -328,3 +328,18 @@ class MaskGradientHalved(Specimen):
         floating = mask is not None and mask.is_floating_point()
         half = torch.where(mask.isfinite(), (mask + mask.detach()) / 2, mask) if floating and mask is not None else mask
         return super().add_mask(logits, half, q)
+
+
+@fault("mask.read_in_order", "ours", "C1", "shape.non_contiguous")
+class MaskReadInOrder(Specimen):
+    """A mask is read as if its numbers lay one after another in memory."""
+
+    def visible(self, q: Tensor, k: Tensor, mask: Tensor | None, key_mask: Tensor | None) -> Tensor:
+        return super().visible(q, k, in_order(mask), in_order(key_mask))
+
+
+def in_order(mask: Tensor | None) -> Tensor | None:
+    """What a kernel reads that trusts its input to be contiguous."""
+    if mask is None or mask.is_contiguous() or not all(mask.stride()):
+        return mask
+    return mask.as_strided(mask.shape, torch.empty(mask.shape).stride())

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from attnzoo.checks.faults.fault import fault
 from attnzoo.checks.faults.kinds import AlibiSpecimen, RotarySpecimen
+from attnzoo.checks.faults.scores import scaled_gradient
 from attnzoo.checks.faults.specimen import Specimen, SpecimenCache
 
 
@@ -41,6 +42,23 @@ class ScaleGrows(Specimen):
 
     def logits(self, q: Tensor, k: Tensor) -> Tensor:
         return super().logits(q, k) * max(1.0, math.log(max(k.shape[2], 1), 512))
+
+
+@fault("long.mask_ends", "ours", "C4", "truth.large")
+class MaskEnds(Specimen):
+    """Beyond 512 keys a boolean mask is left out."""
+
+    def mask_rule(self, mask: Tensor) -> Tensor:
+        rule = super().mask_rule(mask)
+        return torch.ones_like(rule) if mask.dtype == torch.bool and mask.shape[-1] > 512 else rule
+
+
+@fault("long.gradient_halved", "ours", "C2", "truth.large_gradients")
+class LongGradientHalved(Specimen):
+    """Beyond 256 keys the backward pass gives half of the values' gradient."""
+
+    def mix(self, weights: Tensor, v: Tensor) -> Tensor:
+        return super().mix(weights, scaled_gradient(v, 0.5) if v.shape[2] > 256 else v)
 
 
 @fault("long.distances_end", "ours", "C5", "truth.large")

@@ -71,6 +71,14 @@ def step_weights(w: Witness) -> Any:
     return w.layer()(w.tokens()[:, 5:], cache=cache, need_weights=True)[1]
 
 
+@question(law.cached, law.padded, law.weights)
+@torch.no_grad()
+def step_weights_padded(w: Witness) -> Any:
+    real, cache = w.lab.padding([7, 5, 4], 7, left=True), w.layer().new_cache(3, 7)
+    w.layer()(w.tokens()[:, :5], cache=cache, key_mask=real[:, :5])
+    return w.layer()(w.tokens()[:, 5:], cache=cache, key_mask=real, need_weights=True)[1]
+
+
 @question(law.cached)
 def step_gradient(w: Witness) -> Any:
     cache, x = w.layer().new_cache(3, 7), w.tokens().requires_grad_()

@@ -23,6 +23,18 @@ def six_hundred(w: Witness) -> Any:
         return w.layer()(w.tokens(t=600, b=1))[:, -8:]
 
 
+@question(law.masked)
+@torch.no_grad()
+def six_hundred_masked(w: Witness) -> Any:
+    return w.layer()(w.tokens(t=600, b=1), mask=w.lab.mask(600, 600))[:, -8:]
+
+
+@question()
+def hundreds_gradient(w: Witness) -> Any:
+    x = w.tokens(t=300, b=1).requires_grad_()
+    return torch.autograd.grad(w.layer()(x)[:, -8:], x, w.tokens(t=8, b=1, draw=2))[0]
+
+
 @question(law.normalised)
 def six_hundred_in_half(w: Witness) -> Any:
     x = w.tokens(t=600, b=1, dtype=torch.bfloat16)

@@ -12,6 +12,12 @@ from attnzoo.checks.questions.witness import Witness, fact, question, taken
 
 
 @question(law.masked)
+def mask_strewn(w: Witness) -> Any:
+    rows = w.lab.mask(7, 7)
+    return w.layer()(w.tokens(), mask=torch.stack([rows, rows.flip(-1)], dim=-1)[..., 0])
+
+
+@question(law.masked)
 def mask(w: Witness) -> Any:
     return w.layer()(w.tokens(), mask=w.lab.mask(7, 7))
 
