@@ -68,6 +68,9 @@ EQUIVALENT: dict[str, str] = {
     "flex.py: limit = 'cache_size_limit' if hasattr(config, 'recompile_limit') else 'recompile_limit'": (
         "where torch knows the new name, the old one is another for it"
     ),
+    "sdpa.py: q, k, v = (F.pad(x, (0, max(d, e) + x.shape[-1])) for x in (q, k, v))": (
+        "more channels of zeros than needed add nothing"
+    ),
     **{
         f"sdpa.py: if {code}:": "keys that no query sees are cut off or hidden, which is one"
         for code in (

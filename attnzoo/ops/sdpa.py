@@ -57,8 +57,7 @@ def fused(
     # Torch's kernels want one width, and channels side by side in memory; otherwise a matrix of t by s is made.
     if d != e:
         q, k, v = (F.pad(x, (0, max(d, e) - x.shape[-1])) for x in (q, k, v))
-    if not q.stride(-1) == k.stride(-1) == v.stride(-1) == 1:
-        q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
+    q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
     if scale <= 0:  # torch's causal CPU kernel scales after it masks: -inf times 0 or less is no longer -inf
         q, scale = (q * 0.0, 1.0) if scale == 0 else (-q, -scale)
     alike = visible is None or (visible.dim() == 4 and visible.shape[1:3] == (1, 1))  # for every query

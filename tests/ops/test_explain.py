@@ -120,6 +120,15 @@ def test_work_and_memory_grow_as_the_backend_promises() -> None:
     assert memory == pytest.approx(2, rel=0.01)
 
 
+@pytest.mark.parametrize("which", range(3), ids="qkv")
+def test_channels_that_lie_apart_in_memory_cost_no_pairs(which: int) -> None:
+    inputs = list(qkv(1024))
+    inputs[which] = inputs[which].mT.contiguous().mT
+    told = ops.explain(*(x.requires_grad_() for x in inputs), causal=True)
+    assert told.kept_grow is not None
+    assert told.kept_grow < 2.1
+
+
 def test_nothing_is_kept_where_no_gradient_flows() -> None:
     assert ops.explain(*qkv(), causal=True).kept == 0
     with torch.no_grad():
