@@ -100,13 +100,15 @@ def cached_weights(lab: Lab, see: Evidence) -> None:
     layer = lab.layer()
     x = lab.tokens()
     b, t, _ = x.shape
-    real = lab.padding([max(2, t - 2 * i) for i in range(b)], t, left=True)
-    for how in ("plain", "padded") if lab.variant.traits.key_mask else ("plain",):
-        whole, prompt, step = ({"key_mask": m} if how == "padded" else {} for m in (real, real[:, :-2], real))
+    asks: dict[str, tuple[dict[str, Tensor], dict[str, Tensor]]] = {"plain": ({}, {})}
+    if lab.variant.traits.key_mask:
+        real = lab.padding([max(2, t - 2 * i) for i in range(b)], t, left=True)
+        asks["padded"] = {"key_mask": real[:, :-2]}, {"key_mask": real}
+    for how, (before, now) in asks.items():
         cache = layer.new_cache(b, t)
-        layer(x[:, :-2], cache=cache, **prompt)
-        w = layer(x[:, -2:], cache=cache, need_weights=True, **step)[1]
-        due = layer(x, need_weights=True, **whole)[1][:, :, -2:]
+        layer(x[:, :-2], cache=cache, **before)
+        w = layer(x[:, -2:], cache=cache, **now, need_weights=True)[1]
+        due = layer(x, **now, need_weights=True)[1][:, :, -2:]
         see.close(w, due, f"the weights of the last two tokens, cached and whole, {how}")
 
 

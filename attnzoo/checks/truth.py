@@ -128,7 +128,7 @@ def _plain_error(lab: Lab, layer: Any, x: Tensor) -> float:
     return tolerance.error(peer, tensor(due))[0]
 
 
-@law("truth.large_gradients", "C2", needs=[with_oracle], cases="default", after=(ROOT, "truth.oracle_gradients"))
+@law("truth.large_gradients", "C2", needs=[with_oracle], cases="default", after=(ROOT, "truth.oracle"))
 def large_gradients(lab: Lab, see: Evidence) -> None:
     """The gradients over 300 tokens are those of the definition too, where a backward pass may go block by block."""
     layer, x, dy = lab.layer(), lab.tokens(1, 300), lab.tokens(1, 300, draw=2)
