@@ -47,7 +47,7 @@ PATIENCE = 1500
 # What a layer has only where this option is given.
 OPTIONAL: dict[type[Specimen], str] = {WindowSpecimen: "window", CappedSpecimen: "softcap"}
 
-# Questions asked on the default case only; the other cases get those that tell options apart.
+# The questions that every case is asked, for they tell options apart; all the others go to the default case only.
 SHORT = (
     "plain",
     "gradient",
@@ -59,6 +59,9 @@ SHORT = (
     "context_of_one",
     "context_of_as_many",
     "context_gradient",
+    "context_masked",
+    "context_weights",
+    "context_learned",
     "cache_bytes",
 )
 

@@ -12,6 +12,7 @@ from attnzoo.checks.evidence import Evidence
 from attnzoo.checks.lab import Case, Lab
 from attnzoo.checks.law import (
     ROOT,
+    cross,
     law,
     masked,
     normalised,
@@ -44,6 +45,33 @@ def all_true(lab: Lab, see: Evidence) -> None:
         )
         if lab.variant.traits.key_mask:
             see.close(layer(x, key_mask=full.new_ones(b, t)), y, "the output under an all-True key_mask")
+
+
+@law("mask.on_context", "C4", needs=[masked, cross], where=lambda case: not case.causal)
+def on_context(lab: Lab, see: Evidence) -> None:
+    """A mask, or padding, of a context hides its tokens, whichever it hides and however many there are.
+
+    Its axes are queries by tokens of the context: of another length, it cannot be taken for a mask of the sequence.
+    """
+    layer = lab.layer()
+    x = lab.tokens()
+    b, t, _ = x.shape
+    for s in (t + 3, 2):
+        context, other = lab.tokens(t=s, draw=1), lab.tokens(t=s, draw=6)
+        for hidden in {0, s - 1}:
+            seen = torch.arange(s, device=lab.device) != hidden
+            changed = torch.where(seen[:, None], context, other)
+            asks: dict[str, dict[str, Tensor]] = {"a mask": {"mask": seen.expand(t, s)}}
+            asks["a mask of -inf"] = {"mask": floating(seen.expand(b, 1, t, s), x.dtype)}
+            if lab.variant.traits.key_mask:
+                asks["a key_mask"] = {"key_mask": seen.expand(b, s)}
+            for how, asked in asks.items():
+                what = f"the output when token {hidden} of {s} of the context changes, hidden by {how}"
+                see.close(layer(x, changed, **asked), layer(x, context, **asked), what)
+            if not lab.case.solitary:
+                see.reacts(
+                    layer(x, context), layer(x, changed), "the output of another context, where nothing is hidden"
+                )
 
 
 @law("mask.blocks", "C3", needs=[masked], where=several)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import torch
@@ -169,25 +170,45 @@ def oraclegradients(lab: Lab, see: Evidence) -> None:
     after=(ROOT, "truth.oracle"),
 )
 def oracle_cross(lab: Lab, see: Evidence) -> None:
-    """With `context`, keys and values come from it: output and both gradients are those of the definition."""
-    for dtype in lab.dtypes():
+    """With `context`, keys and values come from it: output, weights and all gradients are those of the definition.
+
+    Of a longer context and of a shorter one; plain, padded, and under masks of queries by tokens of the context.
+    """
+    for dtype, s in product(lab.dtypes(), (lab.case.t + 4, max(1, lab.case.t - 2))):
         layer = lab.layer(dtype)
-        x, dy = lab.tokens(dtype=dtype), lab.tokens(dtype=dtype, draw=2)
-        b, t, _ = x.shape
-        context = lab.tokens(t=t + 4, dtype=dtype, draw=1)
-        real = lab.padding([t + 4 - i for i in range(b)], t + 4, left=False)
-        truth = oracle_of(lab, layer)
-        expected, _ = truth.forward(array(x), array(context), key_mask=array(real))
-        dx, dcontext = truth.backward(array(dy))
-        leaves = [x.clone().requires_grad_(), context.clone().requires_grad_()]
-        y = layer(*leaves, key_mask=real)
-        see.close(y, tensor(expected), f"the output with context, {dtype}", dtype=dtype)
-        for name, got, due in zip(
-            ("input", "context"), torch.autograd.grad(y, leaves, dy), (dx, dcontext), strict=True
-        ):
-            see.holds(due is not None, f"the oracle gives a gradient for the {name}")
-            see.close(got, tensor(due), f"the {name}'s gradient with context, {dtype}", plain=tolerance.rounding(dtype))
-        see.reacts(y, layer(x, lab.tokens(t=t + 4, dtype=dtype, draw=6), key_mask=real), "the output, another context")
+        x, dy, context = lab.tokens(dtype=dtype), lab.tokens(dtype=dtype, draw=2), lab.tokens(t=s, dtype=dtype, draw=1)
+        for how, asked in _asked_of_context(lab, s, dtype).items():
+            what = f"a context of {s}, {how}, {dtype}"
+            truth = oracle_of(lab, layer)
+            due, w = truth.forward(array(x), array(context), **{word: array(value) for word, value in asked.items()})
+            slopes = dict(zip(("the input", "the context"), truth.backward(array(dy)), strict=True)) | truth.grads
+            leaves = {"the input": x.clone().requires_grad_(), "the context": context.clone().requires_grad_()}
+            y = layer(*leaves.values(), **asked)
+            see.close(y, tensor(due), f"the output of {what}", dtype=dtype)
+            leaves |= dict(layer.named_parameters())
+            found = torch.autograd.grad(y, list(leaves.values()), dy, allow_unused=True)
+            for (name, leaf), slope in zip(leaves.items(), found, strict=True):
+                got = torch.zeros_like(leaf) if slope is None else slope
+                order = tolerance.rounding(dtype)
+                see.close(got, tensor(slopes[name]), f"the gradient of {name}, {what}", plain=order)
+            if lab.variant.traits.weights:
+                shown = layer(x, context, **asked, need_weights=True)[1]
+                see.close(shown, tensor(w), f"the weights of {what}", dtype=dtype)
+        see.reacts(y, layer(x, lab.tokens(t=s, dtype=dtype, draw=6), **asked), "the output, another context")
+
+
+def _asked_of_context(lab: Lab, s: int, dtype: torch.dtype) -> dict[str, dict[str, Tensor]]:
+    """The ways to ask of a context of s tokens that the variant claims to answer."""
+    b, t, traits = lab.case.b, lab.case.t, lab.variant.traits
+    asked: dict[str, dict[str, Tensor]] = {"plain": {}}
+    if traits.key_mask:
+        asked["key_mask"] = {"key_mask": lab.padding([max(1, s - i) for i in range(b)], s, left=False)}
+    if traits.mask:
+        mask = lab.mask(b, int(lab.case.options.get("heads", 1)), t, s)
+        mask[..., 0] = True  # a query further on than the context has no token of its own index there
+        asked["mask per head"] = {"mask": mask}
+        asked["floating mask"] = {"mask": 2 * lab.normal(b, 1, t, s, draw=3).to(dtype)}
+    return asked
 
 
 def oracle_of(lab: Lab, layer: Any) -> Any:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from attnzoo.checks.faults.fault import fault
 from attnzoo.checks.faults.kinds import RotarySpecimen
@@ -185,6 +186,42 @@ class ContextDetached(Specimen):
 
     def source(self, x: Tensor, context: Tensor | None) -> Tensor:
         return x if context is None else context.detach() + 0.0 * context
+
+
+@fault("cross.unmasked", "ours", "C4", "mask.on_context")
+class ContextUnmasked(Specimen):
+    """With a context a mask of queries by its tokens is left out."""
+
+    def visible(self, q: Tensor, k: Tensor, mask: Tensor | None, key_mask: Tensor | None) -> Tensor:
+        other = not self.causal and q.shape[2] != k.shape[2]
+        return super().visible(q, k, None if other else mask, key_mask)
+
+
+@fault("cross.weights_of_padding", "ours", "C12", "truth.oracle_cross")
+class WeightsOfPaddedContext(Specimen):
+    """The returned weights of a context are spread over its padding as well, though the output is not."""
+
+    def attended(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, key_mask: Tensor | None, need_weights: bool
+    ) -> tuple[Tensor, Tensor]:
+        mixed, weights = super().attended(q, k, v, mask, key_mask, need_weights)
+        if not need_weights or self.causal or key_mask is None or q.shape[2] == k.shape[2]:
+            return mixed, weights
+        return mixed, super().attended(q, k, v, mask, None, True)[1]
+
+
+@fault("cross.keys_learn_nothing", "ours", "C5", "truth.oracle_cross")
+class ContextTeachesNothing(Specimen):
+    """No gradient of a context reaches the projection of the keys, though it reaches the context."""
+
+    def project(
+        self, x: Tensor, context: Tensor | None = None, *, positions: Tensor | None = None, offset: int = 0
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = super().project(x, context, positions=positions, offset=offset)
+        if context is None:
+            return q, k, v
+        bias = None if self.k.bias is None else self.k.bias.detach()
+        return q, self.split(F.linear(context, self.k.weight.detach(), bias)), v
 
 
 @fault("cross.in_causal_layer", "ours", "C5", "claims.cross_alone")

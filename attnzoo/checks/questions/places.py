@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -52,6 +53,25 @@ def places_of_floats(w: Witness) -> Any:
 @question(law.cross)
 def context(w: Witness) -> Any:
     return w.layer()(w.tokens(), w.tokens(t=11, draw=1))
+
+
+@question(law.cross, law.masked)
+def context_masked(w: Witness) -> Any:
+    return w.layer()(w.tokens(), w.tokens(t=11, draw=1), mask=w.lab.mask(7, 11))
+
+
+@question(law.cross, law.padded, law.weights)
+def context_weights(w: Witness) -> Any:
+    real = w.lab.padding([11, 8, 5], 11, left=False)
+    return w.layer()(w.tokens(), w.tokens(t=11, draw=1), key_mask=real, need_weights=True)[1]
+
+
+@question(law.cross)
+def context_learned(w: Witness) -> Any:
+    """Whether every parameter gets a gradient from a context."""
+    layer = copy.deepcopy(w.layer())
+    layer(w.tokens(), w.tokens(t=11, draw=1)).square().sum().backward()
+    return fact(all(parameter.grad is not None for parameter in layer.parameters()))
 
 
 @question(law.cross)
