@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from attnzoo.checks import tolerance
 from attnzoo.checks.evidence import Evidence
 from attnzoo.checks.lab import Lab
 from attnzoo.checks.law import law
+from attnzoo.checks.truth import gradients, questions
 
 STEPS = 10
 HALVINGS = 25
@@ -48,6 +51,28 @@ def frozen(lab: Lab, see: Evidence) -> None:
     see.holds(y.requires_grad, "the output of a frozen layer carries the gradient of its input")
     (got,) = torch.autograd.grad(y, leaf, dy)
     see.close(got, due, "the input's gradient of a frozen layer, and of one that learns")
+
+
+@law("learning.twice", "C18", cases="default")
+def twice(lab: Lab, see: Evidence) -> None:
+    """A layer may be called again before the backward pass, and recomputed in it: each call has its own gradient.
+
+    As where layers are shared, gradients summed over parts of a batch, or activations checkpointed.
+    """
+    layer = lab.layer()
+    x, other, dy = lab.tokens(), lab.tokens(draw=1), lab.tokens(draw=2)
+    for how, asked in questions(lab, x).items():
+        call = partial(layer, **asked)
+        due = gradients(layer, x, dy, asked)
+        ways = {"another call comes between": call, "it is recomputed": partial(checkpoint, call, use_reentrant=False)}
+        for what, answer in ways.items():
+            leaf = x.clone().requires_grad_()
+            y = answer(leaf)
+            call(other)
+            found = torch.autograd.grad(y, [leaf, *layer.parameters()], dy, allow_unused=True)
+            for (name, slope), got in zip(due.items(), found, strict=True):
+                got = torch.zeros_like(slope) if got is None else got
+                see.close(got, slope, f"the gradient of {name} when {what}, {how}", plain=tolerance.rounding(x.dtype))
 
 
 @law("learning.ten_steps", "C16", cases="options")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from attnzoo.checks import reference, tolerance
 from attnzoo.checks.evidence import Evidence
 from attnzoo.checks.lab import Lab
 from attnzoo.checks.law import ROOT, cached, law, normalised, plain, staged, weights
+from attnzoo.checks.truth import questions
 
 HALF = (torch.bfloat16, torch.float16)
 
@@ -130,6 +132,31 @@ def half_long(lab: Lab, see: Evidence) -> None:
             _near_in_the_mean(see, layer(x), _twin(lab, layer)(x.double()), f"600 tokens, {dtype}")
 
 
+@law("numerics.half_asked", "C17", needs=[normalised], cases="default")
+def half_asked(lab: Lab, see: Evidence) -> None:
+    """However a half layer is asked, masked or padded, its output, weights and gradient are those of its float64 twin.
+
+    Within four roundings of its type, in the mean.
+    """
+    for dtype in HALF:
+        layer, x, dy = lab.layer(dtype), lab.tokens(dtype=dtype), lab.tokens(dtype=dtype, draw=2)
+        twin = _twin(lab, layer)
+        for how, asked in questions(lab, x).items():
+            exact = {word: values.double() if values.is_floating_point() else values for word, values in asked.items()}
+            what = f"{how}, {dtype}"
+            _near_in_the_mean(see, layer(x, **asked), twin(x.double(), **exact), f"outputs, {what}")
+            slope, due = (_slope(*call) for call in ((layer, x, dy, asked), (twin, x.double(), dy.double(), exact)))
+            _near_in_the_mean(see, slope, due, f"gradients, {what}")
+            if lab.variant.traits.weights:
+                w = layer(x, **asked, need_weights=True)[1]
+                _near_in_the_mean(see, w, twin(x.double(), **exact, need_weights=True)[1], f"weights, {what}")
+
+
+def _slope(layer: Any, x: Tensor, dy: Tensor, asked: dict[str, Tensor]) -> Tensor:
+    leaf = x.clone().requires_grad_()
+    return torch.autograd.grad(layer(leaf, **asked), leaf, dy)[0]
+
+
 @law(
     "numerics.half_steps",
     "C17",
@@ -144,13 +171,16 @@ def half_steps(lab: Lab, see: Evidence) -> None:
 
     A place of hundreds is no number of bfloat16, where steps count on from the length of the cache.
     """
+    real = lab.padding([300, 281], 300, left=True)
+    padded = lab.variant.traits.key_mask and lab.variant.traits.positions != "absolute"
     for dtype in HALF:
         layer, x = lab.layer(dtype), lab.tokens(2, 300, dtype)
-        due = _twin(lab, layer)(x.double())[:, 290:]
-        cache = layer.new_cache(2, 300)
-        layer(x[:, :290], cache=cache)
-        steps = torch.cat([layer(x[:, i : i + 1], cache=cache) for i in range(290, 300)], dim=1)
-        _near_in_the_mean(see, steps, due, f"tokens 290 to 299, decoded with a cache, {dtype}")
+        due = _twin(lab, layer)(x.double(), **({"key_mask": real} if padded else {}))[:, 290:]
+        cache, steps = layer.new_cache(2, 300), []
+        for start, end in pairwise((0, *range(290, 301))):
+            asked = {"key_mask": real[:, :end]} if padded else {}
+            steps.append(layer(x[:, start:end], cache=cache, **asked))
+        _near_in_the_mean(see, torch.cat(steps[1:], dim=1), due, f"tokens 290 to 299, decoded with a cache, {dtype}")
 
 
 def _twin(lab: Lab, layer: Any) -> Any:
@@ -161,7 +191,7 @@ def _twin(lab: Lab, layer: Any) -> Any:
 
 
 def _near_in_the_mean(see: Evidence, got: Tensor, due: Tensor, what: str) -> None:
-    off = float((got.double() - due).abs().mean() / due.abs().mean())
+    off = float((got.double() - due).detach().abs().mean() / due.detach().abs().mean())
     allowed = 4 * tolerance.FLOOR[got.dtype]  # where all is taken in the wide type, half a rounding to one
     see.holds(off <= allowed, f"{what}, err by {off:.1e} of their mean, at most {allowed:.1e}")
 

@@ -84,6 +84,21 @@ def casts(lab: Lab, see: Evidence) -> None:
     see.exactly(back(x), rounded, "the output after .bfloat16().float(), of weights that fit bfloat16")
 
 
+@law("state.functional", "C16")
+def functional(lab: Lab, see: Evidence) -> None:
+    """Called with other parameters (`torch.func.functional_call`), a layer computes with these, and keeps its own.
+
+    So ensembles, gradients per sample and sharded training call it; a view of a weight that was kept is another's.
+    """
+    layer, twin, x = lab.layer(), lab.layer(), lab.tokens()
+    others = {name: 0.8 * values.detach() + 0.01 for name, values in layer.named_parameters()}
+    twin.load_state_dict(others)
+    y, due = layer(x), twin(x)
+    see.close(torch.func.functional_call(layer, others, (x,)), due, "the output with other parameters")
+    see.exactly(layer(x), y, "the output after a call with other parameters")
+    see.reacts(y, due, "the output with other parameters")
+
+
 @law("state.meta", "C19")
 def meta(lab: Lab, see: Evidence) -> None:
     """A layer built on the meta device and filled from a checkpoint is the layer: nothing else has to be restored.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
@@ -34,6 +35,15 @@ def questions(lab: Lab, x: Tensor) -> dict[str, dict[str, Tensor]]:
         if traits.mask:
             asked["documents and floating mask"] = {**asked["documents"], **asked["floating mask"]}
     return asked
+
+
+# The questions about hundreds of tokens that a quick run has the time for.
+MANY = ("plain", "mask per head", "key_mask", "documents")
+
+
+def _questions_in_time(lab: Lab, x: Tensor, quick: Sequence[str]) -> dict[str, dict[str, Tensor]]:
+    """All questions; in a quick run those of these names."""
+    return {how: asked for how, asked in questions(lab, x).items() if how in quick or lab.depth != "quick"}
 
 
 @law("truth.oracle", "C2", needs=[with_oracle], cases="all")
@@ -73,23 +83,26 @@ def large(lab: Lab, see: Evidence) -> None:
         padded = lab.variant.traits.key_mask
         asked = {"key_mask": lab.padding([33 - 3 * i for i in range(9)], 33, left=True)} if padded else {}
         options = "".join(f", {word}={value}" for word, value in changed.items())
-        what = f"the output of 9 samples of 33 tokens{options}"
+        what = f"9 samples of 33 tokens{options}"
         _as_defined(lab, see, layer, x, asked, what)
     many = lab.tokens(1, 600)
-    for how, asked in questions(lab, many).items():
-        _as_defined(lab, see, lab.layer(), many, asked, f"the output of 600 tokens, {how}")
+    for how, asked in _questions_in_time(lab, many, MANY).items():
+        _as_defined(lab, see, lab.layer(), many, asked, f"600 tokens, {how}")
     rounding = (
         1e5 * torch.finfo(torch.float64).eps
     )  # of logits of ten thousands, of which each weight is an exponential
-    _as_defined(lab, see, lab.layer(), 100 * lab.tokens(), {}, "the output of tokens a hundred times as loud", rounding)
+    _as_defined(lab, see, lab.layer(), 100 * lab.tokens(), {}, "tokens a hundred times as loud", rounding)
 
 
 def _as_defined(
     lab: Lab, see: Evidence, layer: Any, x: Tensor, asked: dict[str, Tensor], what: str, rounding: float = 0.0
 ) -> None:
-    due, _ = oracle_of(lab, layer).forward(array(x), **{word: array(value) for word, value in asked.items()})
+    due, w = oracle_of(lab, layer).forward(array(x), **{word: array(value) for word, value in asked.items()})
     with torch.no_grad():
-        see.close(layer(x, **asked), tensor(due), what, plain=rounding)
+        see.close(layer(x, **asked), tensor(due), f"the output of {what}", plain=rounding)
+        if lab.variant.traits.weights:
+            shown = layer(x, **asked, need_weights=True)[1]
+            see.close(shown, tensor(w), f"the weights of {what}", plain=rounding)
 
 
 @law("truth.second_derivative", "C2", cases="default")
@@ -133,7 +146,7 @@ def _plain_error(lab: Lab, layer: Any, x: Tensor) -> float:
 def large_gradients(lab: Lab, see: Evidence) -> None:
     """The gradients over 300 tokens are those of the definition too, where a backward pass may go block by block."""
     layer, x, dy = lab.layer(), lab.tokens(1, 300), lab.tokens(1, 300, draw=2)
-    for how, asked in questions(lab, x).items():
+    for how, asked in _questions_in_time(lab, x, MANY).items():
         truth = oracle_of(lab, layer)
         truth.forward(array(x), **{word: array(value) for word, value in asked.items()})
         dx, _ = truth.backward(array(dy))
@@ -149,7 +162,8 @@ def oraclegradients(lab: Lab, see: Evidence) -> None:
     for dtype in lab.dtypes():
         layer = lab.layer(dtype)
         x, dy = lab.tokens(dtype=dtype), lab.tokens(dtype=dtype, draw=2)
-        for how, asked in questions(lab, x).items():
+        asks = questions(lab, x) if dtype == torch.float64 else _questions_in_time(lab, x, ("plain",))
+        for how, asked in asks.items():
             truth = oracle_of(lab, layer)
             truth.forward(array(x), **{word: array(value) for word, value in asked.items()})
             dx, _ = truth.backward(array(dy))

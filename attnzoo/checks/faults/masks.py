@@ -330,6 +330,23 @@ class MaskGradientHalved(Specimen):
         return super().add_mask(logits, half, q)
 
 
+@fault("padding.not_in_half", "ours", "C17", "numerics.half_asked")
+class PaddingNotInHalf(Specimen):
+    """In a half type a kernel of its own leaves out the key_mask."""
+
+    def key_rule(self, key_mask: Tensor, q: Tensor) -> Tensor:
+        rule = super().key_rule(key_mask, q)
+        return torch.ones_like(rule) if q.dtype in (torch.bfloat16, torch.float16) else rule
+
+
+@fault("backward.not_in_half", "ours", "C17", "numerics.half_asked")
+class KeysDetachedInHalf(Specimen):
+    """In a half type no gradient flows through the keys."""
+
+    def logits(self, q: Tensor, k: Tensor) -> Tensor:
+        return super().logits(q, k.detach() if k.dtype in (torch.bfloat16, torch.float16) else k)
+
+
 @fault("mask.read_in_order", "ours", "C1", "shape.non_contiguous")
 class MaskReadInOrder(Specimen):
     """A mask is read as if its numbers lay one after another in memory."""

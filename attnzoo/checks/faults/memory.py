@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from attnzoo.checks import reference
 from attnzoo.checks.faults.fault import fault
@@ -152,3 +153,43 @@ class NanHidden(Specimen):
 
     def split(self, x: Tensor) -> Tensor:
         return super().split(x.nan_to_num())
+
+
+class _BySaved(torch.autograd.Function):
+    """The weighted sum, whose backward pass reads what the last call on as many tokens left in the layer."""
+
+    @staticmethod
+    def forward(ctx: Any, layer: Any, weights: Tensor, v: Tensor) -> Tensor:
+        ctx.layer, ctx.sizes = layer, (weights.shape, v.shape)
+        layer.last[ctx.sizes] = weights.detach(), v.detach()
+        return weights @ v
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Any:
+        weights, v = ctx.layer.last[ctx.sizes]
+        return None, dy @ v.mT, weights.mT @ dy
+
+
+@fault("backward.of_last_call", "ours", "C18", "learning.twice")
+class BackwardOfLastCall(Specimen):
+    """The backward pass reads what the layer saved in its last call, whichever call it belongs to."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.last: dict[Any, tuple[Tensor, Tensor]] = {}
+
+    def mix(self, weights: Tensor, v: Tensor) -> Tensor:
+        mixed: Tensor = _BySaved.apply(self, weights, v)  # type: ignore[no-untyped-call]
+        return mixed
+
+
+@fault("state.keeps_parameter", "ours", "C16", "state.functional")
+class KeepsParameter(Specimen):
+    """A parameter is kept aside when the layer is built, so that a call with other parameters uses the old one."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.__dict__["kept"] = self.out.weight
+
+    def merge(self, mixed: Tensor) -> Tensor:
+        return F.linear(self.join(mixed), self.__dict__["kept"], self.out.bias)

@@ -53,6 +53,14 @@ class MaskEnds(Specimen):
         return torch.ones_like(rule) if mask.dtype == torch.bool and mask.shape[-1] > 512 else rule
 
 
+@fault("long.weights_shared", "ours", "C12", "truth.large")
+class LongWeightsShared(Specimen):
+    """Beyond 512 keys the returned weights are those of the first head, for all of them."""
+
+    def show(self, weights: Tensor) -> Tensor:
+        return weights[:, :1].expand_as(weights) if weights.shape[-1] > 512 else weights
+
+
 @fault("long.gradient_halved", "ours", "C2", "truth.large_gradients")
 class LongGradientHalved(Specimen):
     """Beyond 256 keys the backward pass gives half of the values' gradient."""

@@ -29,6 +29,12 @@ def six_hundred_masked(w: Witness) -> Any:
     return w.layer()(w.tokens(t=600, b=1), mask=w.lab.mask(600, 600))[:, -8:]
 
 
+@question(law.weights)
+@torch.no_grad()
+def six_hundred_weights(w: Witness) -> Any:
+    return w.layer()(w.tokens(t=600, b=1), need_weights=True)[1][:, :, -4:]
+
+
 @question()
 def hundreds_gradient(w: Witness) -> Any:
     x = w.tokens(t=300, b=1).requires_grad_()

@@ -11,6 +11,12 @@ from attnzoo.checks import law
 from attnzoo.checks.questions.witness import Witness, fact, question, taken
 
 
+@question(law.padded)
+def padded_in_half(w: Witness) -> Any:
+    x = w.tokens(dtype=torch.bfloat16)
+    return w.layer(torch.bfloat16)(x, key_mask=w.lab.padding([7, 5, 4], 7, left=False))
+
+
 @question(law.masked)
 def mask_strewn(w: Witness) -> Any:
     rows = w.lab.mask(7, 7)

@@ -132,6 +132,29 @@ def learns_everywhere(w: Witness) -> Any:
 
 
 @question()
+def gradient_in_half(w: Witness) -> Any:
+    x = w.tokens(dtype=torch.bfloat16).requires_grad_()
+    return torch.autograd.grad(w.layer(torch.bfloat16)(x), x, w.tokens(dtype=torch.bfloat16, draw=2))[0]
+
+
+@question()
+def gradient_after_another_call(w: Witness) -> Any:
+    x = w.tokens().requires_grad_()
+    y = w.layer()(x)
+    w.layer()(w.tokens(draw=1))
+    return torch.autograd.grad(y, x, w.tokens(draw=2))[0]
+
+
+@question()
+def other_parameters(w: Witness) -> Any:
+    """Whether a call with other parameters computes with these."""
+    layer, twin = w.layer(), copy.deepcopy(w.layer())
+    others = {name: 0.8 * values.detach() + 0.01 for name, values in layer.named_parameters()}
+    twin.load_state_dict(others)
+    return fact(torch.allclose(torch.func.functional_call(layer, others, (w.tokens(),)), twin(w.tokens())))
+
+
+@question()
 def gradient_twice(w: Witness) -> Any:
     """Whether the second derivative is that of the gradient, where there is one."""
     x, along, step = w.tokens(), w.tokens(draw=5), 1e-5
