@@ -197,17 +197,17 @@ def oracle_cross(lab: Lab, see: Evidence) -> None:
             due, w = truth.forward(array(x), array(context), **{word: array(value) for word, value in asked.items()})
             slopes = dict(zip(("the input", "the context"), truth.backward(array(dy)), strict=True)) | truth.grads
             leaves = {"the input": x.clone().requires_grad_(), "the context": context.clone().requires_grad_()}
-            y = layer(*leaves.values(), **asked)
-            see.close(y, tensor(due), f"the output of {what}", dtype=dtype)
+            y, order = layer(*leaves.values(), **asked), tolerance.rounding(dtype, tolerance.ROUNDINGS_OF_INPUT)
+            see.close(y, tensor(due), f"the output of {what}", plain=order, dtype=dtype)
             leaves |= dict(layer.named_parameters())
             found = torch.autograd.grad(y, list(leaves.values()), dy, allow_unused=True)
             for (name, leaf), slope in zip(leaves.items(), found, strict=True):
                 got = torch.zeros_like(leaf) if slope is None else slope
-                order = tolerance.rounding(dtype)
-                see.close(got, tensor(slopes[name]), f"the gradient of {name}, {what}", plain=order)
+                slack = tolerance.rounding(dtype)
+                see.close(got, tensor(slopes[name]), f"the gradient of {name}, {what}", plain=slack)
             if lab.variant.traits.weights:
                 shown = layer(x, context, **asked, need_weights=True)[1]
-                see.close(shown, tensor(w), f"the weights of {what}", dtype=dtype)
+                see.close(shown, tensor(w), f"the weights of {what}", plain=order, dtype=dtype)
         see.reacts(y, layer(x, lab.tokens(t=s, dtype=dtype, draw=6), **asked), "the output, another context")
 
 
