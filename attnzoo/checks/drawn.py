@@ -114,8 +114,7 @@ def _compare(lab: Lab, see: Evidence, example: Example) -> None:
     x, asked = _laid_out(lab.tokens(dtype=example.dtype), example.layout), _asked(lab, example)
     due, _ = make(layer).forward(array(x), **{word: array(value) for word, value in asked.items()})
     got = _fed(layer, x, example.cuts) if example.cuts else layer(x, **asked)
-    # A logit far from zero is chance as well, and its exponential errs by as many roundings as it is large.
-    order = tolerance.rounding(example.dtype, tolerance.ROUNDINGS_OF_INPUT)
+    order = tolerance.rounding(example.dtype, tolerance.ROUNDINGS_OF_OUTPUT)
     see.close(got, tensor(due), "the output", dtype=example.dtype, plain=order)
 
 
