@@ -26,7 +26,7 @@ Progress = Callable[[int, int, str], None]
 
 # At each depth: how many seeds a sound variant is tried with, and every how many faults one is diagnosed.
 SOUND_SEEDS = {"quick": 1, "full": 20}
-DIAGNOSED = {"quick": 40, "full": 1}
+DIAGNOSED = {"quick": 60, "full": 1}
 
 # The share of planted faults that the diagnosis must name first.
 ACCURACY = 0.95

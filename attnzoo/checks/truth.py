@@ -85,9 +85,9 @@ def large(lab: Lab, see: Evidence) -> None:
         options = "".join(f", {word}={value}" for word, value in changed.items())
         what = f"9 samples of 33 tokens{options}"
         _as_defined(lab, see, layer, x, asked, what)
-    many = lab.tokens(1, 600)
+    many = lab.tokens(1, 520)
     for how, asked in _questions_in_time(lab, many, MANY).items():
-        _as_defined(lab, see, lab.layer(), many, asked, f"600 tokens, {how}")
+        _as_defined(lab, see, lab.layer(), many, asked, f"520 tokens, {how}")
     rounding = (
         1e5 * torch.finfo(torch.float64).eps
     )  # of logits of ten thousands, of which each weight is an exponential
@@ -134,15 +134,15 @@ def second_derivative(lab: Lab, see: Evidence) -> None:
 
 @law("truth.large_gradients", "C2", needs=[with_oracle], cases="default", after=(ROOT, "truth.oracle"))
 def large_gradients(lab: Lab, see: Evidence) -> None:
-    """The gradients over 300 tokens are those of the definition too, where a backward pass may go block by block."""
-    layer, x, dy = lab.layer(), lab.tokens(1, 300), lab.tokens(1, 300, draw=2)
+    """The gradients over hundreds of tokens are those of the definition too, where a backward pass may go by blocks."""
+    layer, x, dy = lab.layer(), lab.tokens(1, 260), lab.tokens(1, 260, draw=2)
     for how, asked in _questions_in_time(lab, x, MANY).items():
         truth = oracle_of(lab, layer)
         truth.forward(array(x), **{word: array(value) for word, value in asked.items()})
         dx, _ = truth.backward(array(dy))
         due = {"the input": dx, **truth.grads}
         for name, got in gradients(layer, x, dy, asked).items():
-            what = f"the gradient of {name}, 300 tokens, {how}"
+            what = f"the gradient of {name}, 260 tokens, {how}"
             see.close(got, tensor(due[name]), what, plain=tolerance.rounding(torch.float64))
 
 
