@@ -20,7 +20,6 @@ from attnzoo.errors import ConfigError, Unsupported
 
 PLAIN = "eager"
 WORDS = ("auto", "sdpa", "banded", "blocks", "flex")
-ROUNDING = tolerance.rounding(torch.float64, 16)
 COMPILED = 129  # tokens; each other length would be compiled anew, for seconds
 
 
@@ -126,7 +125,7 @@ def on_context(lab: Lab, see: Evidence) -> None:
             for word in others:
                 got = _answer(see, lab.layer(backend=word), word, x, given)
                 if got is not None:
-                    see.close(got, due, f"the output, backend={word!r}, a context of {s} tokens, {how}", plain=ROUNDING)
+                    see.close(got, due, f"the output, backend={word!r}, a context of {s} tokens, {how}")
     see.reacts(due, lab.layer()(x), "the output of a context")
 
 
@@ -147,7 +146,7 @@ def in_steps(lab: Lab, see: Evidence) -> None:
         for word in others:
             got = _stepped(lab, see, word, x, asked)
             if got is not None and due is not None:
-                see.close(got, due, f"the output of cached steps, backend={word!r}, {how}", plain=ROUNDING)
+                see.close(got, due, f"the output of cached steps, backend={word!r}, {how}")
 
 
 def _stepped(
@@ -175,7 +174,7 @@ def drops(lab: Lab, see: Evidence) -> None:
         layer = lab.layer(backend=word, dropout=0.4)
         y = _answer(see, layer, word, x, {})
         if y is not None:
-            see.close(y, due, f"the output in eval with dropout=0.4, backend={word!r}", plain=ROUNDING)
+            see.close(y, due, f"the output in eval with dropout=0.4, backend={word!r}")
         torch.manual_seed(lab.seed)
         draws = [_answer(see, layer.train(), word, x.expand(400, -1, -1), {}) for _ in range(5)]
         dropped = [draw for draw in draws if draw is not None]

@@ -72,7 +72,7 @@ def twice(lab: Lab, see: Evidence) -> None:
             found = torch.autograd.grad(y, [leaf, *layer.parameters()], dy, allow_unused=True)
             for (name, slope), got in zip(due.items(), found, strict=True):
                 got = torch.zeros_like(slope) if got is None else got
-                see.close(got, slope, f"the gradient of {name} when {what}, {how}", plain=tolerance.rounding(x.dtype))
+                see.close(got, slope, f"the gradient of {name} when {what}, {how}")
 
 
 @law("learning.ten_steps", "C16", cases="options")

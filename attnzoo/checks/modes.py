@@ -14,7 +14,7 @@ import torch
 from attnzoo.checks.evidence import Evidence
 from attnzoo.checks.lab import Lab, Randomness, Switches
 from attnzoo.checks.law import law
-from attnzoo.checks.truth import questions
+from attnzoo.checks.truth import gradients, questions
 
 # Ways to run a layer that must give what eval gives: whether in training, and what becomes of gradients.
 MODES: dict[str, tuple[bool, Callable[[], Any]]] = {
@@ -189,26 +189,19 @@ def train_is_eval(lab: Lab, see: Evidence) -> None:
     However it is asked: masked, padded, with positions, documents, a context, and for the weights.
     """
     layer = lab.layer(**({"dropout": 0.0} if _takes_dropout(lab) else {}))
-    x, dy = lab.tokens().requires_grad_(), lab.tokens(draw=2)
+    x, dy = lab.tokens(), lab.tokens(draw=2)
     for how, asked in _ways_to_ask(lab, x).items():
-        due, slope = _with_gradient(layer.eval(), x, dy, asked)
-        _, trained = _with_gradient(layer.train(), x, dy, asked)
+        due, slope = layer.eval()(x, **asked), gradients(layer, x, dy, asked)["the input"]
+        trained = gradients(layer.train(), x, dy, asked)["the input"]
         see.close(trained, slope, f"the input's gradient in training and in eval, {how}")
         weights = layer.eval()(x, **asked, need_weights=True)[1] if lab.variant.traits.weights else None
-        for mode, (training, gradients) in MODES.items():
+        for mode, (training, recorded) in MODES.items():
             layer.train(training)
-            with gradients():
+            with recorded():
                 see.close(layer(x, **asked), due, f"the output {mode} and in eval, {how}")
                 if weights is not None:
                     shown = layer(x, **asked, need_weights=True)[1]
                     see.close(shown, weights, f"the weights {mode} and in eval, {how}")
-
-
-def _with_gradient(
-    layer: Any, x: torch.Tensor, dy: torch.Tensor, asked: dict[str, torch.Tensor]
-) -> tuple[torch.Tensor, torch.Tensor]:
-    y = layer(x, **asked)
-    return y, torch.autograd.grad(y, x, dy)[0]
 
 
 @law("mode.hooks", "C18", cases="default")

@@ -12,7 +12,7 @@ from attnzoo.checks import reference, tolerance
 from attnzoo.checks.evidence import Evidence
 from attnzoo.checks.lab import Lab
 from attnzoo.checks.law import ROOT, cached, law, normalised, plain, staged, weights
-from attnzoo.checks.truth import questions
+from attnzoo.checks.truth import gradients, questions
 
 HALF = (torch.bfloat16, torch.float16)
 
@@ -145,16 +145,11 @@ def half_asked(lab: Lab, see: Evidence) -> None:
             exact = {word: values.double() if values.is_floating_point() else values for word, values in asked.items()}
             what = f"{how}, {dtype}"
             _near_in_the_mean(see, layer(x, **asked), twin(x.double(), **exact), f"outputs, {what}")
-            slope, due = (_slope(*call) for call in ((layer, x, dy, asked), (twin, x.double(), dy.double(), exact)))
-            _near_in_the_mean(see, slope, due, f"gradients, {what}")
+            due = gradients(twin, x.double(), dy.double(), exact)["the input"]
+            _near_in_the_mean(see, gradients(layer, x, dy, asked)["the input"], due, f"gradients, {what}")
             if lab.variant.traits.weights:
                 w = layer(x, **asked, need_weights=True)[1]
                 _near_in_the_mean(see, w, twin(x.double(), **exact, need_weights=True)[1], f"weights, {what}")
-
-
-def _slope(layer: Any, x: Tensor, dy: Tensor, asked: dict[str, Tensor]) -> Tensor:
-    leaf = x.clone().requires_grad_()
-    return torch.autograd.grad(layer(leaf, **asked), leaf, dy)[0]
 
 
 @law(

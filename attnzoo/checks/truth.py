@@ -142,8 +142,7 @@ def large_gradients(lab: Lab, see: Evidence) -> None:
         dx, _ = truth.backward(array(dy))
         due = {"the input": dx, **truth.grads}
         for name, got in gradients(layer, x, dy, asked).items():
-            what = f"the gradient of {name}, 260 tokens, {how}"
-            see.close(got, tensor(due[name]), what, plain=tolerance.rounding(torch.float64))
+            see.close(got, tensor(due[name]), f"the gradient of {name}, 260 tokens, {how}")
 
 
 @law("truth.oracle_gradients", "C2", needs=[with_oracle], cases="all", after=(ROOT, "truth.oracle"))
