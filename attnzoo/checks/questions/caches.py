@@ -57,10 +57,7 @@ def steps_in_turn(w: Witness) -> Any:
 @question(law.cached, law.padded)
 @torch.no_grad()
 def steps_padded(w: Witness) -> Any:
-    real = w.lab.padding([7, 5, 4], 7, left=True)
-    cache, x = w.layer().new_cache(3, 7), w.tokens()
-    parts = [(0, 4), (4, 5), (5, 7)]
-    return torch.cat([w.layer()(x[:, a:e], cache=cache, key_mask=real[:, :e]) for a, e in parts], dim=1)
+    return fed_padded(w)
 
 
 @question(law.cached, law.weights)
@@ -123,6 +120,13 @@ def fed(w: Witness, cache: Any, x: Tensor, sizes: list[int], **options: Any) -> 
         outputs.append(w.layer(**options)(x[:, start : start + size], cache=cache))
         start += size
     return torch.cat(outputs, dim=1)
+
+
+def fed_padded(w: Witness, **options: Any) -> Tensor:
+    """The outputs of the layer with these options, of a padded batch in a prompt, a step and a chunk."""
+    real, layer, x = w.lab.padding([7, 5, 4], 7, left=True), w.layer(**options), w.tokens()
+    cache, parts = layer.new_cache(3, 7), [(0, 4), (4, 5), (5, 7)]
+    return torch.cat([layer(x[:, a:e], cache=cache, key_mask=real[:, :e]) for a, e in parts], dim=1)
 
 
 @question(law.cached, law.positional)

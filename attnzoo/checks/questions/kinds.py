@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from attnzoo.checks import costs, law, places, scores
-from attnzoo.checks.questions.caches import fed
+from attnzoo.checks.questions.caches import fed, fed_padded
 from attnzoo.checks.questions.witness import Witness, fact, question, taken
 from attnzoo.errors import ConfigError, Unsupported
 
@@ -307,7 +307,7 @@ def kernels_padded(w: Witness) -> Any:
     for word in ("auto", "sdpa", "blocks"):
         try:
             if traits.cache != "none":
-                same = torch.allclose(_stepped(w, word), _stepped(w, _definition(w)))
+                same = torch.allclose(fed_padded(w, backend=word), fed_padded(w, backend=_definition(w)))
                 said += [] if same else ["other steps"]
             if traits.cross:
                 real, context = w.lab.padding([3, 5, 4], 5, left=False), w.tokens(t=5, draw=1)
@@ -319,13 +319,6 @@ def kernels_padded(w: Witness) -> Any:
         except (ConfigError, Unsupported):
             continue
     return ", ".join(sorted(set(said))) or "all agree"
-
-
-def _stepped(w: Witness, word: str) -> Tensor:
-    layer, real = w.layer(backend=word), w.lab.padding([7, 5, 4], 7, left=True)
-    cache, x = layer.new_cache(3, 7), w.tokens()
-    parts = [(0, 4), (4, 5), (5, 7)]
-    return torch.cat([layer(x[:, a:e], cache=cache, key_mask=real[:, :e]) for a, e in parts], dim=1)
 
 
 def _definition(w: Witness) -> str:
