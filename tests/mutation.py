@@ -82,6 +82,12 @@ EQUIVALENT: dict[str, str] = {
     "masks.py: if seen.dim() > 2:": "a mask has 2 or 4 axes, so that what is left has 1 or 3",
     "masks.py: if mask.dim() == 4 and any((size not in (1, full) for size, full in zip(mask.shape, (b, h, t, s), "
     "strict=False))):": "both have 4 axes there",
+    "explain.py: def visible(terms: Terms, t: int, s: int, like: Tensor, block: int=257) -> tuple[int, float, int]:": (
+        "the keys are counted in other blocks"
+    ),
+    "explain.py: keys = torch.full((2,), s) if seen is None else seen.expand(*seen.shape[:-1], s).sum(-1)": (
+        "two equal counts have the least, mean and most of one"
+    ),
     "rope.py: if not isinstance(rotary_dim, int) or rotary_dim % 2 or (not 1 < rotary_dim <= head_dim):": (
         "1 is odd, and refused for that"
     ),

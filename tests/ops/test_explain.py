@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import FrozenInstanceError
 from typing import Any
 
 import pytest
@@ -99,6 +100,7 @@ def test_a_lone_query_on_a_cache_sees_all_of_it() -> None:
     assert told.visible == (T, T, T)
     assert told.flops == 4 * H * T * D  # q kᵀ and the weighted sum, two operations each
     assert told.flops_grow is None  # one query cannot be halved
+    assert ops.explain(*qkv(1, learn=True), causal=True).kept_grow is None
 
 
 def test_work_and_memory_grow_as_the_backend_promises() -> None:
@@ -118,6 +120,17 @@ def test_work_and_memory_grow_as_the_backend_promises() -> None:
     work, memory = grown(softcap=5.0)
     assert work > 3
     assert memory == pytest.approx(2, rel=0.01)
+
+
+def test_queries_and_keys_double_together() -> None:
+    for t in (2, T // 2):
+        told = ops.explain(*qkv(t, learn=True), backend="sdpa")
+        assert told.flops_grow == pytest.approx(4)
+        assert told.kept_grow == pytest.approx(2)
+
+
+def test_without_queries_nothing_is_seen() -> None:
+    assert ops.explain(*qkv(0)).visible == (0, 0, 0)
 
 
 @pytest.mark.parametrize("which", range(3), ids="qkv")
@@ -148,6 +161,11 @@ def test_a_named_backend_that_cannot_is_refused_as_in_the_call() -> None:
         ops.explain(*qkv(), backend="banded")
     with pytest.raises(ConfigError, match="unknown backend 'flash'"):
         ops.explain(*qkv(), backend="flash")
+
+
+def test_what_was_told_stays_as_it_was() -> None:
+    with pytest.raises(FrozenInstanceError):
+        ops.explain(*qkv()).backend = "eager"  # type: ignore[misc]
 
 
 def test_it_reads_as_a_table() -> None:
