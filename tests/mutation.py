@@ -34,7 +34,7 @@ EQUIVALENT: dict[str, str] = {
         "the queries are zero there, whatever they are scaled by"
     ),
     "terms.py: @dataclass(slots=False)": "slots make it quicker to build, and change nothing else",
-    "segments.py: parts = zip(*(x.split(borders[0], dim=2) for x in (q, k, v)), borders[0], strict=False)": (
+    "segments.py: parts = zip(*(x.split_with_sizes(borders[0], dim=2) for x in (q, k, v)), borders[0], strict=False)": (
         "each tensor falls into as many parts as there are borders"
     ),
     "blocks.py: for start, queries in zip(range(0, max(t, 1), n), q.split(n, dim=2), strict=False):": (
@@ -82,6 +82,7 @@ EQUIVALENT: dict[str, str] = {
     "masks.py: if seen.dim() > 2:": "a mask has 2 or 4 axes, so that what is left has 1 or 3",
     "masks.py: if mask.dim() == 4 and any((size not in (1, full) for size, full in zip(mask.shape, (b, h, t, s), "
     "strict=False))):": "both have 4 axes there",
+    "banded.py: return (n, rule.behind + -(rule.behind - n + rule.ahead) % 16)": "n is a multiple of 16 itself",
     "explain.py: def visible(terms: Terms, t: int, s: int, like: Tensor, block: int=257) -> tuple[int, float, int]:": (
         "the keys are counted in other blocks"
     ),

@@ -148,30 +148,45 @@ def test_documents_always_pay() -> None:
     assert banded.pays(q, q, Terms(scale=1.0, document=torch.zeros(1, 4).long()))
 
 
-@pytest.mark.parametrize(
-    ("t", "n", "causal", "calls"),
-    [
-        (72, 5, True, [1]),
-        (200, 5, True, [1, 5, 1]),  # 16 queries apart, 5 blocks of 32 in one call, as samples, and 24 queries more
-        (1279, 512, True, [1, 11, 1]),  # blocks of 64
-        (1400, 257, False, [1, 13, 1]),
-        (1288, 257, True, [1, 32, 1]),
-    ],
-)
-def test_a_band_that_does_not_pay_goes_to_the_kernel_whole(
-    monkeypatch: pytest.MonkeyPatch, t: int, n: int, causal: bool, calls: list[int]
-) -> None:
-    samples: list[int] = []
+@pytest.fixture
+def samples(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many samples went into each call of torch's kernel."""
+    seen: list[int] = []
     kernel = F.scaled_dot_product_attention
 
     def spy(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
-        samples.append(q.shape[0])
+        seen.append(q.shape[0])
         return kernel(q, k, v, **options)
 
     monkeypatch.setattr(F, "scaled_dot_product_attention", spy)
-    q = normal(1, 2, t, 4)
-    ops.attend(q, q, q, causal=causal, window=n, backend="banded")
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("t", "s", "n", "causal", "calls"),
+    [
+        (72, 72, 5, True, [1]),
+        (200, 200, 5, True, [1, 5, 1]),  # 16 queries apart, 5 blocks of 32 in one call, as samples, and 24 queries more
+        (1279, 1279, 512, True, [1, 11, 1]),  # blocks of 64
+        (1400, 1400, 257, False, [1, 13, 1]),
+        (1288, 1288, 257, True, [1, 32, 1]),
+        (96, 300, 5, True, [3]),  # the newest queries: each has all the keys of its band
+    ],
+)
+def test_a_band_that_does_not_pay_goes_to_the_kernel_whole(
+    samples: list[int], t: int, s: int, n: int, causal: bool, calls: list[int]
+) -> None:
+    q, k = normal(1, 2, t, 4), normal(1, 2, s, 4)
+    ops.attend(q, k, k, causal=causal, window=n, backend="banded")
     assert samples == calls
+
+
+def test_every_document_has_bands_of_its_own(samples: list[int]) -> None:
+    q, ids = normal(1, 2, 400, 4), torch.arange(2).repeat_interleave(200)[None]
+    mixed = ops.attend(q, q, q, causal=True, window=5, document=ids, backend="banded")
+    assert samples == [1, 5, 1] * 2
+    expected = ops.attend(q, q, q, causal=True, window=5, document=ids, backend="eager")
+    torch.testing.assert_close(mixed, expected, rtol=0, atol=1e-13)
 
 
 NO_BAND: dict[str, tuple[dict[str, Any], str]] = {
