@@ -89,6 +89,15 @@ EQUIVALENT: dict[str, str] = {
     "explain.py: keys = torch.full((2,), s) if seen is None else seen.expand(*seen.shape[:-1], s).sum(-1)": (
         "two equal counts have the least, mean and most of one"
     ),
+    "rope.py: n = math.isqrt(t + 1) + 1 if t else 1": "a row in other pieces, cut to the same length",
+    "rope.py: n = math.isqrt(t - 1) + 1 if t else 2": "no token is turned, by however many",
+    "rope.py: for given, turned, c, s in zip(*pieces, strict=False):": "all four are cut at the same tokens",
+    **{
+        f"rope.py: return array(kind, [*chain(*zip(cos, cos, strict={one})), *chain(*zip(minus, sin, strict={two}))])": (
+            "as many cosines as sines, and minus sines"
+        )
+        for one, two in ((False, True), (True, False))
+    },
     "rope.py: if not isinstance(rotary_dim, int) or rotary_dim % 2 or (not 1 < rotary_dim <= head_dim):": (
         "1 is odd, and refused for that"
     ),

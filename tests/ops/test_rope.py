@@ -345,3 +345,11 @@ def test_the_gradient_of_a_lone_token_is_checked_by_differences(layout: Layout) 
     x = normal(2, 2, 1, 6).requires_grad_()
     rotary = ops.Rotary(6, layout=layout, rotary_dim=4)
     assert torch.autograd.gradcheck(lambda x: rotary(x, offset=5), x)
+
+
+@pytest.mark.parametrize("t", [1, 5])
+def test_a_turn_is_made_on_the_device_of_its_tokens(t: int) -> None:
+    """The meta device computes nothing, and mixes with no other."""
+    turned = ops.Rotary(8)(torch.empty(2, 3, t, 8, device="meta"), offset=3)
+    assert turned.device.type == "meta"
+    assert turned.shape == (2, 3, t, 8)
