@@ -93,10 +93,10 @@ EQUIVALENT: dict[str, str] = {
     "rope.py: n = math.isqrt(t - 1) + 1 if t else 2": "no token is turned, by however many",
     "rope.py: for given, turned, c, s in zip(*pieces, strict=False):": "all four are cut at the same tokens",
     **{
-        f"rope.py: return array(kind, [*chain(*zip(cos, cos, strict={one})), *chain(*zip(minus, sin, strict={two}))])": (
+        f"rope.py: return array(kind, [*chain(*zip(cos, cos, strict={a})), *chain(*zip(minus, sin, strict={b}))])": (
             "as many cosines as sines, and minus sines"
         )
-        for one, two in ((False, True), (True, False))
+        for a, b in ((False, True), (True, False))
     },
     "rope.py: if not isinstance(rotary_dim, int) or rotary_dim % 2 or (not 1 < rotary_dim <= head_dim):": (
         "1 is odd, and refused for that"
