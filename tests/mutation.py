@@ -3,7 +3,7 @@
 Changes one operator, constant or condition at a time, and asks the tests beside the file, then the laws, then all unit
 tests, whether they notice. Each change is tried in a forked process that imports attnzoo anew with the changed source.
 Prints the survivors and the score; a survivor is to be killed by a better test, or listed in `EQUIVALENT` with the
-reason why nothing can notice it.
+reason why nothing can notice it. What is listed there for code that is gone is told as well.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ EQUIVALENT: dict[str, str] = {
     "segments.py: parts = zip(*(x.split_with_sizes(borders[0], dim=2) for x in (q, k, v)), borders[0], strict=False)": (
         "each tensor falls into as many parts as there are borders"
     ),
-    "blocks.py: for start, queries in zip(range(0, max(t, 1), n), q.split(n, dim=2), strict=False):": (
+    "blocks.py: for start, queries in zip(range(0, max(t, 1), n), torch.split(q, n, dim=2), strict=False):": (
         "the queries fall into as many blocks as there are starts"
     ),
-    "blocks.py: for start, queries in zip(range(0, max(t, 2), n), q.split(n, dim=2), strict=True):": (
+    "blocks.py: for start, queries in zip(range(0, max(t, 2), n), torch.split(q, n, dim=2), strict=True):": (
         "a block has 16 queries or more, so that 1 and 2 of them are one block"
     ),
     "blocks.py: z = x.mul_(2 / c).clamp_(max=41.0).expm1_()": "tanh is 1 from 20 on, to the last digit",
@@ -296,19 +296,22 @@ def main(patterns: Sequence[str]) -> int:
     torch.set_num_threads(1)  # a process that has started threads cannot be forked safely
     os.chdir(ROOT)
     started, tried, survivors = time.time(), 0, []
-    for path in TARGETS:
-        if patterns and not any(pattern in path.name for pattern in patterns):
-            continue
+    targets = [path for path in TARGETS if not patterns or any(pattern in path.name for pattern in patterns)]
+    unused = {name for name in EQUIVALENT if name.partition(":")[0] in {path.name for path in targets}}
+    for path in targets:
         for mutant in mutants(path):
             who = noticed(mutant)
             tried += 1
+            unused.discard(mutant.name)
             excuse = EQUIVALENT.get(mutant.name, "")
             mark = "killed" if who else "equivalent" if excuse else "SURVIVED"
             print(f"{mark:10} {path.name}:{mutant.line}: {mutant.after}   [{who or excuse}]", flush=True)
             if not who and not excuse:
                 survivors.append(mutant)
+    for name in sorted(unused):
+        print(f"{'no change':10} {name}   [listed as equivalent, and not to be made any more]")
     print(f"{tried - len(survivors)} of {tried} noticed or equivalent, {time.time() - started:.0f} s")
-    return 1 if survivors else 0
+    return 1 if survivors or unused else 0
 
 
 if __name__ == "__main__":
