@@ -33,6 +33,9 @@ EQUIVALENT: dict[str, str] = {
     "sdpa.py: q, scale = (q * 0.0, 2.0) if scale == 0 else (-q, -scale)": (
         "the queries are zero there, whatever they are scaled by"
     ),
+    "terms.py: return self.has_mask or (self.rule is not None or not self.rule.exact)": (
+        "every key in the span of an exact rule is seen, and hiding hides none"
+    ),
     "terms.py: @dataclass(slots=False)": "slots make it quicker to build, and change nothing else",
     "segments.py: parts = zip(*(x.split_with_sizes(borders[0], dim=2) for x in (q, k, v)), borders[0], strict=False)": (
         "each tensor falls into as many parts as there are borders"
@@ -43,6 +46,9 @@ EQUIVALENT: dict[str, str] = {
     "blocks.py: for start, queries in zip(range(0, max(t, 2), n), torch.split(q, n, dim=2), strict=True):": (
         "a block has 16 queries or more, so that 1 and 2 of them are one block"
     ),
+    "blocks.py: logits[..., -hidden.shape[+1]:].masked_fill_(hidden, float('-inf'))": "hidden has two axes",
+    "blocks.py: capped[..., -hidden.shape[+1]:].masked_fill_(hidden, float('-inf'))": "hidden has two axes",
+    "blocks.py: return max(16, min(256, ROOM // max(2, b * h * reach)))": "both leave room for 256 queries and more",
     "blocks.py: z = x.mul_(2 / c).clamp_(max=41.0).expm1_()": "tanh is 1 from 20 on, to the last digit",
     "blocks.py: mixed = checkpoint(function, q, terms, cut, *pieces, use_reentrant=False, "
     "preserve_rng_state=terms.dropout >= 0)": "without dropout nothing is drawn, whether or not its state is kept",

@@ -56,7 +56,7 @@ def block(q: Tensor, terms: Terms, cut: slice, *pieces: Tensor) -> Tensor:
     edge = terms.edge(n, s)
     visible = terms.visible(n, s, q.device) if edge is None else None
     hidden = None if edge is None or edge == s else ~terms.part(slice(0, n), slice(edge, s)).seen(n, s - edge, q.device)
-    if visible is not None and terms.has_mask:
+    if visible is not None and terms.has_holes:
         k, v = hide(k, visible), hide(v, visible)
     grouped = (q.to(wide) * terms.scale).reshape(b, g, h // g * n, d)
     logits = (grouped @ k.to(wide).mT).reshape(b * h, n, s)

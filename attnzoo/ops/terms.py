@@ -48,6 +48,11 @@ class Terms:
         """There are masks beside the rule."""
         return self.mask is not None or self.key_mask is not None or self.document is not None
 
+    @property
+    def has_holes(self) -> bool:
+        """Within the span there may be keys that no query sees."""
+        return self.has_mask or (self.rule is not None and not self.rule.exact)
+
     def span(self, t: int, s: int) -> slice:
         """Of the s keys that are here, those that any of the t queries could see."""
         if self.rule is None or t == 0:

@@ -198,22 +198,32 @@ def test_a_blocked_key_that_would_win_by_far_has_no_weight(backend: str) -> None
     assert seen[0, 0, 0, 1] == 0
 
 
-@BACKENDS
+NOT_THE_SECOND: dict[str, dict[str, Any]] = {
+    "padding": {"key_mask": torch.tensor([[True, False, True, True]])},
+    "mask": {"mask": torch.tensor([[True, False, True, True], [True, False, False, True]])},
+    "documents": {"document": torch.tensor([[0, 1, 0, 0]])},
+    "rule": {"mask": ops.Rule("not the second", lambda b, q, k: k != 1)},
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "sdpa", "blocks"])
+@pytest.mark.parametrize("asked", NOT_THE_SECOND.values(), ids=NOT_THE_SECOND.keys())
 @pytest.mark.parametrize("poison", [INF, float("nan"), torch.finfo(torch.float64).max])
-def test_what_no_query_sees_reaches_neither_output_nor_gradient(backend: str, poison: float) -> None:
+def test_what_no_query_sees_reaches_neither_output_nor_gradient(
+    backend: str, asked: dict[str, Any], poison: float
+) -> None:
     k, v = normal(1, 1, 4, 3), normal(1, 1, 4, 3, seed=1)
-    key_mask = torch.tensor([[True, True, False, True]])
-    expected = ops.attend(normal(1, 1, 2, 3, seed=2), k, v, key_mask=key_mask, backend=backend)
-    k[:, :, 2], v[:, :, 2] = poison, -poison
+    expected = ops.attend(normal(1, 1, 2, 3, seed=2), k, v, **asked, backend=backend)
+    k[:, :, 1], v[:, :, 1] = poison, -poison
     q = normal(1, 1, 2, 3, seed=2).requires_grad_()
-    mixed = ops.attend(q, k.requires_grad_(), v.requires_grad_(), key_mask=key_mask, backend=backend)
+    mixed = ops.attend(q, k.requires_grad_(), v.requires_grad_(), **asked, backend=backend)
     torch.autograd.backward(mixed.sum())
     assert torch.equal(mixed, expected)
     for leaf in (q, k, v):
         assert leaf.grad is not None
         assert leaf.grad.isfinite().all()
     assert k.grad is not None
-    assert not k.grad[:, :, 2].any()
+    assert not k.grad[:, :, 1].any()
 
 
 # Scale and softmax
