@@ -74,6 +74,13 @@ EQUIVALENT: dict[str, str] = {
     "flex.py: limit = 'cache_size_limit' if hasattr(config, 'recompile_limit') else 'recompile_limit'": (
         "where torch knows the new name, the old one is another for it"
     ),
+    **{
+        f"sdpa.py: q = torch.zeros({size}, device='cpu', requires_grad=True)": "the same question in another size"
+        for size in ("2, 2, 1, 8", "1, 3, 1, 8", "1, 2, 2, 8", "1, 2, 1, 9")
+    },
+    "cache.py: def append(self, k: Tensor, v: Tensor, *, in_order: bool=False) -> tuple[Tensor, Tensor]:": (
+        "a cache that grows has its keys in order, asked or not"
+    ),
     "sdpa.py: q, k, v = (F.pad(x, (0, max(d, e) + x.shape[-1])) for x in (q, k, v))": (
         "more channels of zeros than needed add nothing"
     ),

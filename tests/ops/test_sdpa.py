@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
 from attnzoo import ops
@@ -141,6 +142,38 @@ def test_whether_the_kernel_takes_groups_is_what_it_leaves_for_the_backward_pass
 
 
 @pytest.mark.parametrize(
+    ("dtype", "masked", "takes"),
+    [
+        (torch.bfloat16, False, True),
+        (torch.float16, False, True),
+        (torch.float32, False, False),
+        (torch.bfloat16, True, False),
+        (torch.float32, True, False),
+    ],
+    ids=str,
+)
+def test_a_gpu_takes_groups_in_half_types_and_without_a_mask(dtype: torch.dtype, masked: bool, takes: bool) -> None:
+    with FakeTensorMode():
+        q = torch.empty(1, 4, 6, 8, dtype=dtype, device="cuda")
+        visible = torch.empty(6, 6, dtype=torch.bool, device="cuda") if masked else None
+    assert sdpa._takes_groups(q, visible) is takes
+
+
+def test_heads_that_lie_token_by_token_go_in_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    handed: list[int] = []
+    kernel = F.scaled_dot_product_attention
+
+    def spy(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+        handed.extend(x.data_ptr() for x in (q, k, v))
+        return kernel(q, k, v, **options)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", spy)
+    given = [normal(1, 6, 2, 8, seed=seed).transpose(1, 2) for seed in range(3)]
+    ops.attend(*given, causal=True, backend="sdpa")
+    assert handed == [x.data_ptr() for x in given]
+
+
+@pytest.mark.parametrize(
     "asked",
     [{"causal": True}, {"causal": True, "window": 6}, {"causal": True, "window": 100}, {"mask": ops.causal()}],
     ids=str,
@@ -199,8 +232,9 @@ def test_a_lone_query_needs_no_mask_but_for_its_padding(calls: list[Call]) -> No
     ids=["all", "padding", "causal", "mask per head", "mask per query"],
 )
 def test_where_all_queries_see_the_same_keys_a_group_is_one_head_with_more_queries(
-    calls: list[Call], asked: dict[str, Any], one_head: bool
+    monkeypatch: pytest.MonkeyPatch, calls: list[Call], asked: dict[str, Any], one_head: bool
 ) -> None:
+    monkeypatch.setattr(sdpa, "CPU_TAKES_GROUPS", True)  # whichever kernel this is
     q, k = normal(2, 4, 5, 6), normal(2, 2, 5, 6, seed=1)
     seen = ops.attend(q, k, k, backend="sdpa", **asked)
     ((shapes, options),) = calls
