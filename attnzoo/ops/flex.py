@@ -66,7 +66,7 @@ def call(*inputs: Tensor, **asked: Any) -> Any:
     """
     config, errors = torch._dynamo.config, torch._dynamo.exc
     limit = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"  # until torch 2.6
-    names = ("FailOnRecompileLimitHit", "FailOnCacheLimitHit")
+    names = ("FailOnRecompileLimitHit", "RecompileLimitExceeded")  # the latter until torch 2.6
     beyond = tuple(getattr(errors, name) for name in names if hasattr(errors, name))
     try:
         with config.patch({limit: KINDS}):

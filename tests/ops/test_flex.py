@@ -151,11 +151,11 @@ def test_uncompiled_it_has_sinks_too(sinks: Tensor | None, monkeypatch: pytest.M
 @pytest.mark.filterwarnings("ignore")
 def test_it_never_falls_back_to_its_unfused_form(monkeypatch: pytest.MonkeyPatch) -> None:
     q, k, v = normal(1, 1, 40, 16), normal(1, 1, 40, 16, seed=1), normal(1, 1, 40, 16, seed=2)
-    before = torch._dynamo.config.recompile_limit
+    before = torch._dynamo.config.cache_size_limit  # or recompile_limit, its newer name
     with torch.no_grad():
         ops.attend(q, k, v, backend="flex")
         monkeypatch.setattr(flex, "KINDS", 1)
         with pytest.raises(Unsupported, match=r"has compiled 1 kernels.*pad the tokens to few lengths"):
             ops.attend(q[:, :, :30], k, v, backend="flex")
         ops.attend(q, k, v, backend="flex")
-    assert torch._dynamo.config.recompile_limit == before
+    assert torch._dynamo.config.cache_size_limit == before
