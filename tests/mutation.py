@@ -33,9 +33,6 @@ EQUIVALENT: dict[str, str] = {
     "sdpa.py: q, scale = (q * 0.0, 2.0) if scale == 0 else (-q, -scale)": (
         "the queries are zero there, whatever they are scaled by"
     ),
-    "terms.py: return self.has_mask or (self.rule is not None or not self.rule.exact)": (
-        "every key in the span of an exact rule is seen, and hiding hides none"
-    ),
     "terms.py: @dataclass(slots=False)": "slots make it quicker to build, and change nothing else",
     "segments.py: parts = zip(*(x.split_with_sizes(borders[0], dim=2) for x in (q, k, v)), borders[0], strict=False)": (
         "each tensor falls into as many parts as there are borders"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -189,6 +190,42 @@ def test_a_rule_that_blocks_nothing_is_left_out(
 )
 def test_the_plain_triangle_is_told_from_everything_else(given: dict[str, Any], t: int, s: int, triangle: bool) -> None:
     assert terms(**given).is_triangle(t, s) is triangle
+
+
+@pytest.mark.parametrize("first_key", [0, 7])
+@pytest.mark.parametrize("rule", [CAUSAL, WINDOW, BAND, CAUSAL & ops.window(4), CAUSAL & ops.window(9)], ids=str)
+def test_the_edge_is_where_the_first_keys_that_all_queries_see_end(rule: Rule, first_key: int) -> None:
+    """Where each query sees keys from the first one on, and none of them nothing; told by the rule written out."""
+    edges = set()
+    for s, t, ahead in itertools.product((3, 5), (1, 2, 3), (0, 1, 2)):
+        asked = terms(rule=rule, first_query=first_key + ahead, first_key=first_key)
+        seen = asked.seen(t, s, CPU)
+        from_the_first = bool((seen.int().diff(dim=-1) <= 0).all()) and ahead + t <= s
+        assert asked.edge(t, s) == (int(seen.sum(dim=-1).min()) if from_the_first else None), (s, t, ahead)
+        edges.add(asked.edge(t, s))
+    assert len(edges) > 3  # the control: it is somewhere, and nowhere
+
+
+def test_without_a_rule_all_queries_see_all_keys_and_a_mask_may_hide_any() -> None:
+    assert terms().edge(2, 5) == 5
+    assert terms(key_mask=torch.ones(1, 5) > 0).edge(2, 5) is None
+    assert terms(rule=CAUSAL, first_query=-1).edge(3, 5) is None  # the first query sees nothing
+    assert terms(rule=ops.chunk(4)).edge(2, 5) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "holes"),
+    [
+        ({}, False),
+        ({"rule": BAND}, False),
+        ({"rule": BAND, "mask": torch.ones(2, 2) > 0}, True),
+        ({"rule": ops.prefix(2) | BAND}, True),
+        ({"rule": ops.chunk(4)}, True),
+        ({"document": torch.zeros(1, 2).long()}, True),
+    ],
+)
+def test_an_exact_rule_alone_has_no_holes(given: dict[str, Any], holes: bool) -> None:
+    assert terms(**given).has_holes is holes
 
 
 @pytest.mark.parametrize(
