@@ -353,3 +353,17 @@ def test_a_turn_is_made_on_the_device_of_its_tokens(t: int) -> None:
     turned = ops.Rotary(8)(torch.empty(2, 3, t, 8, device="meta"), offset=3)
     assert turned.device.type == "meta"
     assert turned.shape == (2, 3, t, 8)
+
+
+@pytest.mark.parametrize("given", [False, True], ids=["counted", "given"])
+@pytest.mark.parametrize("t", [1, 5])
+def test_a_compiled_turn_is_the_same_turn(t: int, given: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It asks for angles of positions, since the compiler knows neither complex numbers nor the kept rows."""
+    rotary, x = ops.Rotary(8, rotary_dim=6), normal(2, 3, t, 8)
+    asked = {"positions": torch.arange(t) * 3 + 2} if given else {"offset": 4}
+    due = rotary(x, **asked)
+    monkeypatch.setattr(rope, "_turn_one", None)
+    monkeypatch.setattr(rope, "_table_from", None)
+    torch._dynamo.reset()
+    turned = torch.compile(rotary, backend="eager", fullgraph=True)(x, **asked)
+    torch.testing.assert_close(turned, due, rtol=0, atol=1e-14)
