@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 
 import attnzoo
-from attnzoo.checks import LAWS, Result
-from attnzoo.checks.report import RED, tell
-from attnzoo.checks.runner import SEEDS, Run, devices, find_device
+from attnzoo.checks import LAWS, Result, judge
+from attnzoo.checks.engine.report import RED, tell
+from attnzoo.checks.engine.runner import SEEDS, Run, devices, find_device
 from attnzoo.errors import AttnZooError
 from attnzoo.registry import zoo
 
@@ -99,7 +99,7 @@ class Conformance:
         """How the law of this test came out for its variant."""
         name, device, law = request.param
         if (name, device) not in self.runs:
-            self.runs[name, device] = Run(attnzoo.describe(name), LAWS, device=device, depth=self.option.depth)
+            self.runs[name, device] = judge(attnzoo.describe(name), device=device, depth=self.option.depth)
         result = self.runs[name, device].result(law)
         request.node.user_properties.append((OUTCOME, result.outcome))
         self.passed += result.outcome == "passed"

@@ -282,8 +282,8 @@ def _judge(mutant: Mutant) -> str:
         return "the tests beside it"
     import attnzoo
     from attnzoo.checks import LAWS
-    from attnzoo.checks.report import RED
-    from attnzoo.checks.runner import Run
+    from attnzoo.checks.engine.report import RED
+    from attnzoo.checks.engine.runner import Run
 
     built_here = [name for name in attnzoo.variants() if attnzoo.describe(name).build.__module__ == mutant.module]
     for name in built_here or VARIANTS:

@@ -211,6 +211,14 @@ def test_no_variant_subclasses_another() -> None:
     assert [f"{path.name}: {n.name}" for path, n in classes if not {ast.unparse(b) for b in n.bases} <= allowed] == []
 
 
+@pytest.mark.parametrize(("room", "above"), [("engine", ("laws", "exam")), ("laws", ("exam",))])
+def test_the_arrows_of_the_suite_point_downward(room: str, above: tuple[str, ...]) -> None:
+    seen = list(imported(f"attnzoo/checks/{room}"))
+    assert any(found.is_of("attnzoo.checks.engine") for _, found in seen)
+    rooms = [f"attnzoo.checks.{name}" for name in above]
+    assert [told(path, found) for path, found in seen if found.is_of(*rooms)] == []
+
+
 def test_pytest_is_imported_by_the_glue_alone() -> None:
     pairs = [pair for folder in ("attnzoo", "plugins") for pair in imported(folder)]
     assert {path.name for path, found in pairs if found.is_of("pytest", "_pytest")} == {"testing.py"}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from attnzoo.checks import LAWS
-from attnzoo.checks.faults import FAULTS, Fault
+from attnzoo.checks.exam.faults import FAULTS, Fault
 
 PAGE = (Path(__file__).parent.parent / "docs/kill-table.md").read_text(encoding="utf-8")
 ROWS = {row.split("`")[1]: row for row in PAGE.splitlines() if row.startswith("| `")}

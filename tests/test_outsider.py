@@ -111,7 +111,7 @@ def outcomes_by_cli(outsider: Outsider, name: str) -> dict[str, str]:
     done = outsider.attnzoo("check", name, "--json", "report.json")
     assert done.returncode == 0
     document = json.loads((outsider.folder / "elsewhere/report.json").read_text())
-    (schema,) = (outsider.folder / "env").rglob("attnzoo/checks/report.schema.json")
+    (schema,) = (outsider.folder / "env").rglob("attnzoo/checks/engine/report.schema.json")
     jsonschema.Draft202012Validator(json.loads(schema.read_text(encoding="utf-8"))).validate(document)
     return {result["law"]: result["outcome"] for result in document["reports"][0]["results"]}
 

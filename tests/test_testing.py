@@ -25,7 +25,7 @@ OK, FAILED, USAGE, NONE = (
 # A sound causal layer without any option, in a file of its own; and the same with a hole in it.
 SOUND = """
 import attnzoo
-from attnzoo.checks.faults.specimen import Specimen
+from attnzoo.checks.exam.faults.specimen import Specimen
 from attnzoo.errors import Unsupported
 
 

@@ -1,66 +1,26 @@
-"""The laws, and the runner that holds a variant to them. Imports no bricks and no registry."""
+"""The suite: the laws, the engine that runs them, and the exam that they themselves are put to.
+
+Three rooms, and arrows only downward: `exam` knows `laws`, `laws` know the `engine`. Here they meet.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from attnzoo.checks import (
-    backends,
-    batches,
-    blind,
-    build,
-    caches,
-    causality,
-    claims,
-    costs,
-    documents,
-    drawn,
-    dropout,
-    learning,
-    masks,
-    modes,
-    numerics,
-    places,
-    rings,
-    rows,
-    scores,
-    shapes,
-    state,
-    truth,
-    windows,
-)
-from attnzoo.checks.law import Law, laws_in
-from attnzoo.checks.report import Report, Result
-from attnzoo.checks.runner import Progress, Run
+from attnzoo.checks.engine.law import Law
+from attnzoo.checks.engine.report import Report, Result
+from attnzoo.checks.engine.runner import Progress, Run
+from attnzoo.checks.exam.diagnosis import diagnose
+from attnzoo.checks.laws import LAWS
 from attnzoo.variant import Variant
 
-__all__ = ["LAWS", "Law", "Report", "Result", "check"]
+__all__ = ["LAWS", "Law", "Report", "Result", "check", "judge"]
 
-LAWS = laws_in(
-    build,
-    shapes,
-    causality,
-    windows,
-    rows,
-    masks,
-    blind,
-    documents,
-    truth,
-    scores,
-    learning,
-    batches,
-    places,
-    caches,
-    rings,
-    numerics,
-    backends,
-    costs,
-    modes,
-    dropout,
-    state,
-    claims,
-    drawn,
-)
+
+def judge(variant: Variant, **asked: Any) -> Run:
+    """A variant before every law: results when they are asked for, failures shrunk and diagnosed. asked: see `Run`."""
+    return Run(variant, LAWS, diagnose=diagnose, **asked)
 
 
 def check(
@@ -81,4 +41,4 @@ def check(
     called: what Python calls the variant, where the shell does not find it by its name
     Raises `ConfigError` for a device, depth, law or case that there is not.
     """
-    return Run(variant, LAWS, device=device, depth=depth, seed=seed, case=case, called=called).report(only, progress)
+    return judge(variant, device=device, depth=depth, seed=seed, case=case, called=called).report(only, progress)

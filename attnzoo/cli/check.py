@@ -13,8 +13,8 @@ import typer
 from rich.console import Console
 
 from attnzoo import checks
-from attnzoo.checks.report import SCHEMA, Report, Result
-from attnzoo.checks.runner import devices
+from attnzoo.checks.engine.report import SCHEMA, Report, Result
+from attnzoo.checks.engine.runner import devices
 from attnzoo.cli.screen import print_table, progress_bar, quiet_zoo
 from attnzoo.errors import ConfigError
 from attnzoo.registry import Registry
@@ -24,8 +24,8 @@ SCRIPT = """\
 # {told}
 import attnzoo, torch
 from attnzoo.checks import LAWS
-from attnzoo.checks.evidence import Evidence
-from attnzoo.checks.lab import Lab, find_case, option_cases, size_cases
+from attnzoo.checks.engine.evidence import Evidence
+from attnzoo.checks.engine.lab import Lab, find_case, option_cases, size_cases
 
 variant = attnzoo.describe({name!r})
 law = next(law for law in LAWS if law.id == {law!r})

@@ -14,7 +14,7 @@ from rich.console import Console
 
 import attnzoo
 from attnzoo.checks import LAWS
-from attnzoo.checks.report import RED, SCHEMA
+from attnzoo.checks.engine.report import RED, SCHEMA
 from attnzoo.cli.screen import print_json, print_table
 from attnzoo.errors import ConfigError
 

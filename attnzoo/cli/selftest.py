@@ -9,8 +9,8 @@ import typer
 from rich.console import Console
 
 from attnzoo.checks import LAWS
-from attnzoo.checks.faults import FAULTS
-from attnzoo.checks.selftest import Exam, kill_table, selftest
+from attnzoo.checks.exam.faults import FAULTS
+from attnzoo.checks.exam.selftest import Exam, kill_table, selftest
 from attnzoo.cli.screen import print_json, print_table, progress_bar, quiet_zoo
 from attnzoo.errors import ConfigError
 

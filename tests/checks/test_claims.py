@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 import attnzoo
 from attnzoo.checks import LAWS
-from attnzoo.checks.faults.kinds import RotarySpecimen
-from attnzoo.checks.faults.specimen import Specimen
-from attnzoo.checks.runner import Run
+from attnzoo.checks.engine.runner import Run
+from attnzoo.checks.exam.faults.kinds import RotarySpecimen
+from attnzoo.checks.exam.faults.specimen import Specimen
 from attnzoo.errors import Unsupported
 
 

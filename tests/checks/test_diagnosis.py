@@ -12,22 +12,22 @@ from torch.nn import functional as F
 
 import attnzoo
 from attnzoo import oracle
-from attnzoo.checks.diagnosis import diagnose, features
-from attnzoo.checks.faults import FAULTS, SOUND
-from attnzoo.checks.faults.heads import HeadsTiled
-from attnzoo.checks.faults.kinds import (
+from attnzoo.checks.engine.lab import Case, Lab
+from attnzoo.checks.exam.diagnosis import compare, features
+from attnzoo.checks.exam.faults import FAULTS, SOUND
+from attnzoo.checks.exam.faults.heads import HeadsTiled
+from attnzoo.checks.exam.faults.kinds import (
     CappedSpecimen,
     RotarySpecimen,
     SunkSpecimen,
     WindowSpecimen,
     as_oracle,
 )
-from attnzoo.checks.faults.places import NoOffset
-from attnzoo.checks.faults.scores import SoftmaxEpsilon
-from attnzoo.checks.faults.specimen import Specimen
-from attnzoo.checks.lab import Case, Lab
-from attnzoo.checks.questions import QUESTIONS, Witness
-from attnzoo.checks.selftest import redrawn
+from attnzoo.checks.exam.faults.places import NoOffset
+from attnzoo.checks.exam.faults.scores import SoftmaxEpsilon
+from attnzoo.checks.exam.faults.specimen import Specimen
+from attnzoo.checks.exam.questions import QUESTIONS, Witness
+from attnzoo.checks.exam.selftest import redrawn
 from attnzoo.errors import ConfigError, Unsupported
 
 CPU = torch.device("cpu")
@@ -49,7 +49,7 @@ HEADS = {"d_model": 24, "heads": 6, "kv_heads": 3, "head_dim": 10}
 )
 def test_a_fault_is_named_under_another_seed(id: str) -> None:
     (fault,) = (fault for fault in FAULTS if fault.id == id)
-    found = diagnose(fault.variant, CPU, seed=77)
+    found = compare(fault.variant, CPU, seed=77)
     assert (found.fault, found.residual) == (id, 0)
     assert found.truth == fault.truth
 
@@ -75,7 +75,7 @@ def test_a_plain_fault_is_named_in_a_layer_that_has_more(
     suspect = attnzoo.Variant(
         name="suspect", build=build, summary="A suspect.", traits=traits, oracle=as_oracle, cases=[{**HEADS, **more}]
     )
-    assert diagnose(suspect, CPU, seed=3).fault == id
+    assert compare(suspect, CPU, seed=3).fault == id
 
 
 class Choosing(RotarySpecimen):
@@ -164,13 +164,13 @@ def choosing(build: type[Choosing], **more: Any) -> attnzoo.Variant:
 
 @pytest.mark.parametrize("more", [{}, {"window": 4}, {"softcap": 3.0}, {"sinks": True, "window": 5}])
 def test_a_sound_layer_answers_as_the_specimen_does_whatever_its_default_case_leaves_out(more: dict[str, Any]) -> None:
-    found = diagnose(choosing(Choosing, **more), CPU, seed=3)
+    found = compare(choosing(Choosing, **more), CPU, seed=3)
     assert (found.residual, found.reason) == (0, "what it is asked it answers as a sound layer does")
 
 
 @pytest.mark.parametrize(("build", "id"), [(ChoosingNoOffset, "rope.no_offset"), (ChoosingOneMore, "window.one_more")])
 def test_a_fault_is_named_in_a_layer_whose_default_case_leaves_options_out(build: type[Choosing], id: str) -> None:
-    found = diagnose(choosing(build), CPU, seed=3)
+    found = compare(choosing(build), CPU, seed=3)
     assert (found.fault, found.residual) == (id, 0)
 
 
@@ -189,7 +189,7 @@ class Reversed(Choosing):
 
 def test_where_no_fault_is_near_the_mean_is_over_all_answers() -> None:
     """Among them are those about seeds, hooks and refusals, which it gives as any layer does."""
-    found = diagnose(choosing(Reversed), CPU, seed=3)
+    found = compare(choosing(Reversed), CPU, seed=3)
     assert found.fault == ""
     assert 0.25 < found.residual < 0.75
     assert found.reason == f"the nearest found, {found.runner_up}, is off by {found.residual:.3f} in the mean"
@@ -227,7 +227,7 @@ def test_a_layer_that_claims_little_is_asked_for_no_more_and_its_fault_is_named(
         oracle=modest_oracle,
         cases=[{"d_model": 24, "heads": 4, "kv_heads": 2}],
     )
-    assert diagnose(modest, CPU, seed=3).fault == "heads.tiled"
+    assert compare(modest, CPU, seed=3).fault == "heads.tiled"
     asked = [question for question in QUESTIONS.values() if question.applies(modest)]
     assert not {"mask", "padded_left", "steps", "context", "documents", "weights", "kernels", "matrix"} & {
         question.name for question in asked

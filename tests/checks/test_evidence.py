@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnzoo.checks.evidence import Broken, Evidence, NoReaction
+from attnzoo.checks.engine.evidence import Broken, Evidence, NoReaction
 from attnzoo.errors import ConfigError, InputError
 
 

@@ -8,9 +8,9 @@ import pytest
 
 import attnzoo
 from attnzoo.checks import LAWS
-from attnzoo.checks.faults import FAULTS, SOUND, Fault
-from attnzoo.checks.faults.fault import kind_of
-from attnzoo.checks.runner import Run
+from attnzoo.checks.engine.runner import Run
+from attnzoo.checks.exam.faults import FAULTS, SOUND, Fault
+from attnzoo.checks.exam.faults.fault import kind_of
 
 # Faults that break off the call instead of answering wrongly: their law cannot fail, only err.
 RAISING = {

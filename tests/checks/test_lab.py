@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import attnzoo
-from attnzoo.checks.faults import SOUND
-from attnzoo.checks.lab import (
+from attnzoo.checks.engine.lab import (
     Case,
     Lab,
     Randomness,
@@ -25,6 +24,7 @@ from attnzoo.checks.lab import (
     size_cases,
     tensor,
 )
+from attnzoo.checks.exam.faults import SOUND
 from attnzoo.errors import ConfigError
 
 CPU = torch.device("cpu")

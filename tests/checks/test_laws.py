@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 import attnzoo
 from attnzoo.checks import LAWS, Law
-from attnzoo.checks.evidence import Evidence
-from attnzoo.checks.faults import SOUND
-from attnzoo.checks.lab import Case, option_cases, size_cases
-from attnzoo.checks.report import Result
-from attnzoo.checks.runner import Run
+from attnzoo.checks.engine.evidence import Evidence
+from attnzoo.checks.engine.lab import Case, option_cases, size_cases
+from attnzoo.checks.engine.report import Result
+from attnzoo.checks.engine.runner import Run
+from attnzoo.checks.exam.faults import SOUND
 from attnzoo.variant import Positions
 
 each = pytest.mark.parametrize("law", LAWS, ids=lambda law: law.id)

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import attnzoo
-from attnzoo.checks.faults.kinds import AbsoluteSpecimen, as_oracle
-from attnzoo.checks.faults.specimen import Specimen, SpecimenCache
+from attnzoo.checks.exam.faults.kinds import AbsoluteSpecimen, as_oracle
+from attnzoo.checks.exam.faults.specimen import Specimen, SpecimenCache
 from attnzoo.errors import ConfigError, InputError, Unsupported
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnzoo.checks import reference
+from attnzoo.checks.engine import reference
 
 B, H, G, T, S, D = 2, 6, 3, 4, 7, 5
 CPU = torch.device("cpu")

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from attnzoo.checks import LAWS
-from attnzoo.checks.clauses import CLAUSES
-from attnzoo.checks.faults import FAULTS
-from attnzoo.checks.report import TRUTHS, Outcome, Report, Result, tell
-from attnzoo.checks.runner import Run
+from attnzoo.checks.engine.clauses import CLAUSES
+from attnzoo.checks.engine.report import TRUTHS, Outcome, Report, Result, tell
+from attnzoo.checks.engine.runner import Run
+from attnzoo.checks.exam.faults import FAULTS
 
 OUTCOMES: list[Outcome] = [
     "passed",

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 import attnzoo
 from attnzoo.checks import LAWS, Law
-from attnzoo.checks.evidence import Evidence
-from attnzoo.checks.faults import FAULTS
-from attnzoo.checks.lab import Lab
-from attnzoo.checks.law import law
-from attnzoo.checks.report import Result
-from attnzoo.checks.runner import Run, devices
+from attnzoo.checks.engine.evidence import Evidence
+from attnzoo.checks.engine.lab import Lab
+from attnzoo.checks.engine.law import law
+from attnzoo.checks.engine.report import Result
+from attnzoo.checks.engine.runner import Run, devices
+from attnzoo.checks.exam.faults import FAULTS
 from attnzoo.errors import ConfigError
 from attnzoo.registry import zoo
 

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from attnzoo.checks import tolerance
+from attnzoo.checks.engine import tolerance
 
 
 def test_the_floor_is_what_a_sound_layer_may_err_by() -> None:

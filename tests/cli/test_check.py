@@ -15,7 +15,7 @@ import pytest
 
 import attnzoo
 from attnzoo.checks import LAWS
-from attnzoo.checks.faults import FAULTS, SOUND
+from attnzoo.checks.exam.faults import FAULTS, SOUND
 from attnzoo.cli import main
 from attnzoo.registry import Registry
 
@@ -195,7 +195,7 @@ def test_laws_that_do_not_apply_alone_are_not_green(check: Check, monkeypatch: p
 
 LEAKING = """
 import attnzoo
-from attnzoo.checks.faults.specimen import Specimen
+from attnzoo.checks.exam.faults.specimen import Specimen
 
 print("a plugin that talks")
 

@@ -17,9 +17,9 @@ import torch
 
 import attnzoo
 from attnzoo.checks import LAWS, Report, Result
-from attnzoo.checks.diagnosis import Diagnosis
-from attnzoo.checks.faults import FAULTS
-from attnzoo.checks.report import RED, Outcome
+from attnzoo.checks.engine.report import RED, Outcome
+from attnzoo.checks.engine.report import Diagnosis
+from attnzoo.checks.exam.faults import FAULTS
 from attnzoo.cli import main
 
 Capture = pytest.CaptureFixture[str]
@@ -81,7 +81,7 @@ def report(outcomes: dict[str, Outcome], variant: str = "mine", version: str = "
 
 # The schema
 
-SCHEMA = json.loads((files("attnzoo.checks") / "report.schema.json").read_text(encoding="utf-8"))
+SCHEMA = json.loads((files("attnzoo.checks.engine") / "report.schema.json").read_text(encoding="utf-8"))
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 
 

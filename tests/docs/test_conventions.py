@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from attnzoo.checks import LAWS
-from attnzoo.checks.clauses import CLAUSES
+from attnzoo.checks.engine.clauses import CLAUSES
 from zoodocs import conventions
 from zoodocs.docstrings import prose
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 import attnzoo
 import zoodocs
 from attnzoo.checks import LAWS, Law
-from attnzoo.checks.clauses import CLAUSES
-from attnzoo.checks.faults import FAULTS
+from attnzoo.checks.engine.clauses import CLAUSES
+from attnzoo.checks.exam.faults import FAULTS
 from attnzoo.cli import app, report
 from attnzoo.errors import Unsupported
 from zoodocs import variants

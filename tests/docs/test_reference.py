@@ -12,8 +12,8 @@ import pytest
 
 import attnzoo
 from attnzoo import checks, errors, ops, oracle, protocol, viz
-from attnzoo.checks import costs
-from attnzoo.checks.lab import size_cases
+from attnzoo.checks.engine.lab import size_cases
+from attnzoo.checks.laws import costs
 from zoodocs.docstrings import RST, convert
 
 DOCS = Path(__file__).parents[2] / "docs"

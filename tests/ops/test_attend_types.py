@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from attnzoo import ops
-from attnzoo.checks.tolerance import budget, error
+from attnzoo.checks.engine.tolerance import budget, error
 from attnzoo.errors import InputError
 
 BACKENDS = pytest.mark.parametrize("backend", ["eager", "sdpa"])

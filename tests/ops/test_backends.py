@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attnzoo import ops
-from attnzoo.checks.tolerance import budget, error
+from attnzoo.checks.engine.tolerance import budget, error
 from attnzoo.errors import ConfigError, Unsupported
 
 BACKENDS = pytest.mark.parametrize("backend", ["eager", "sdpa"])

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from attnzoo import ops
-from attnzoo.checks.tolerance import budget, error
+from attnzoo.checks.engine.tolerance import budget, error
 from attnzoo.errors import ConfigError, InputError
 from attnzoo.ops.eager import softmax
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from attnzoo.checks import LAWS
-from attnzoo.checks.clauses import CLAUSES
-from attnzoo.checks.faults import FAULTS
+from attnzoo.checks.engine.clauses import CLAUSES
+from attnzoo.checks.exam.faults import FAULTS
 from zoodocs.pages import render
 
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from attnzoo.checks import LAWS, Law
-from attnzoo.checks.clauses import CLAUSES
-from attnzoo.checks.faults import FAULTS, Fault
-from attnzoo.checks.law import Need
+from attnzoo.checks.engine.clauses import CLAUSES
+from attnzoo.checks.engine.law import Need
+from attnzoo.checks.exam.faults import FAULTS, Fault
 from zoodocs.docstrings import blocks
 from zoodocs.pages import Page, render
 from zoodocs.source import code_of

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from attnzoo import viz
-from attnzoo.checks.lab import Lab, option_cases
+from attnzoo.checks.engine.lab import Lab, option_cases
 from attnzoo.variant import Variant
 
 if TYPE_CHECKING:
