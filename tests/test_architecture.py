@@ -122,7 +122,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "attnzoo/variant.py": ({"attnzoo.errors"}, {"attnzoo.protocol", "torch"}),
     "attnzoo/hooks.py": ({"attnzoo.variant", "pluggy"}, set()),
     "attnzoo/counting.py": ({"torch"}, set()),
-    "attnzoo/ops": ({"attnzoo.counting", "attnzoo.errors", "einops", "torch"}, set()),
+    "attnzoo/ops": ({"attnzoo.counting", "attnzoo.errors", "einops", "torch", "typing_extensions"}, set()),
     "attnzoo/oracle": ({"attnzoo.errors", "numpy"}, {"attnzoo.protocol"}),
     "attnzoo/checks": (
         {

@@ -1,11 +1,21 @@
-"""The memory of decoding: keys and values of the tokens seen so far."""
+"""The memory of decoding: keys and values of the tokens seen so far.
+
+A step is written first and counts once it is committed: one that was staged and never committed, since the call failed
+behind it, is as if it had not been.
+"""
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import Tensor
+from typing_extensions import Self
 
 from attnzoo.errors import InputError
+from attnzoo.ops.numbers import whole
 from attnzoo.ops.rules import check_window
 
 FIRST_ROOM = 16  # tokens that a growing cache has room for at first
@@ -21,6 +31,8 @@ class KVCache:
 
     max_len: None for a cache that grows, by doubling, so that a token costs the same on the average
 
+    owner: stands for the layer that made it, which alone may use it; None for a cache of nobody's
+
     What is held is detached from the autograd graph. `nbytes` is `2 * b * g * length * d * itemsize`.
     Raises `InputError` for sizes that cannot be.
     """
@@ -34,14 +46,23 @@ class KVCache:
         head_dim: int,
         dtype: torch.dtype,
         device: torch.device | str | None = None,
+        owner: object = None,
     ) -> None:
-        if batch < 0 or (max_len is not None and max_len < 1):
-            raise InputError(f"a cache needs batch >= 0 and max_len >= 1; got batch={batch}, max_len={max_len}")
-        self.max_len = max_len
+        needs = f"a cache needs batch >= 0 and max_len >= 1; got batch={batch}, max_len={max_len}"
+        batch = whole(batch, needs, least=0)
+        self.max_len = None if max_len is None else whole(max_len, needs, least=1)
+        self.owner = owner
         self._length = 0
-        self._keys, self._values = self._room(
-            batch, kv_heads, FIRST_ROOM if max_len is None else max_len, head_dim, dtype, device
-        )
+        self._staged = 0  # tokens that are written behind the last one, and do not count yet
+        self._keys, self._values = self._room(batch, kv_heads, self._first_room(), head_dim, dtype, device)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """A copy belongs to the same layer, or to the copy of the layer that is made along with it."""
+        twin = copy.copy(self)
+        memo[id(self)] = twin
+        for name, value in vars(self).items():
+            setattr(twin, name, memo.get(id(value), value) if name == "owner" else copy.deepcopy(value, memo))
+        return twin
 
     @property
     def length(self) -> int:
@@ -59,23 +80,25 @@ class KVCache:
         b, g, _, d = self._keys.shape
         return 2 * b * g * self.held * d * self._keys.element_size()
 
-    def check(
-        self, *, batch: int, t: int, kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device
-    ) -> None:
-        """Raises `InputError` unless t more tokens of such a layer and batch fit."""
+    def check(self, *, owner: object, batch: int, t: int, dtype: torch.dtype, device: torch.device) -> None:
+        """Raises `InputError` unless it is this layer's cache, and t more tokens of this batch fit."""
         mine = self._keys
-        if (mine.shape[1], mine.shape[3]) != (kv_heads, head_dim):
+        if self.owner is not owner:
             raise InputError(
-                f"this cache holds (kv_heads, head_dim) = {(mine.shape[1], mine.shape[3])}, the layer needs "
-                f"{(kv_heads, head_dim)}; each layer needs its own, from layer.new_cache(batch, max_len)"
+                f"this cache was made by another layer, for (kv_heads, head_dim) = {(mine.shape[1], mine.shape[3])}: "
+                "its keys and values mean nothing here; each layer needs its own, from layer.new_cache(batch, max_len)"
             )
         if mine.dtype != dtype or mine.device != device:
             raise InputError(
                 f"this cache is {mine.dtype} on {mine.device}, the layer {dtype} on {device}; "
                 "make the cache after moving the layer"
             )
-        if mine.shape[0] != batch:
-            raise InputError(f"this cache is for a batch of {mine.shape[0]}, the input is a batch of {batch}")
+        self._check_room(batch, t)
+
+    def _check_room(self, batch: int, t: int) -> None:
+        held = self._keys.shape[0]
+        if held != batch:
+            raise InputError(f"this cache is for a batch of {held}, the input is a batch of {batch}")
         if self.max_len is not None and self._length + t > self.max_len:
             raise InputError(
                 f"{t} more tokens do not fit: the cache holds {self._length} of max_len ({self.max_len}); "
@@ -89,43 +112,79 @@ class KVCache:
         in_order: False where the order of the keys does not matter, as for a lone query that sees them all
         Raises `InputError`, and remembers nothing, where they do not fit.
         """
+        seen = self.stage(k, v, in_order=in_order)
+        self.commit()
+        return seen
+
+    def stage(self, k: Tensor, v: Tensor, *, in_order: bool = True) -> tuple[Tensor, Tensor]:
+        """As `append`, but the new tokens do not count before `commit`; without it they are forgotten again."""
         self._check_tokens(k, v)
         start, end = self._length, self._length + k.shape[2]
         if end > self._keys.shape[2]:
             self._grow(end)
         self._keys[:, :, start:end] = k.detach()
         self._values[:, :, start:end] = v.detach()
-        self._length = end
+        self._staged = k.shape[2]
         return _with_new(self._keys[:, :, :end], k), _with_new(self._values[:, :, :end], v)
+
+    def commit(self) -> None:
+        """The tokens staged last count from now on."""
+        self._length, self._staged = self._length + self._staged, 0
 
     def reset(self) -> None:
         """Forget every token."""
-        self._length = 0
+        self._length = self._staged = 0
 
     def crop(self, n: int) -> None:
         """Keep the first n tokens: the way back after a rejected speculation."""
+        n = whole(n, f"crop({n!r}) must be a whole number of tokens to keep; the cache holds {self._length}")
         if not 0 <= n <= self._length:
             raise InputError(f"crop({n}) is out of reach: the cache holds {self._length} tokens")
-        self._length = n
+        self._length, self._staged = n, 0
 
-    def reorder(self, index: Tensor) -> None:
-        """Row i becomes what row `index[i]` was, as beam search needs. index: (b,), integers"""
-        if index.dim() != 1 or index.is_floating_point() or index.dtype == torch.bool:
-            raise InputError(f"reorder takes integers of shape (b,); got {index.dtype} of shape {tuple(index.shape)}")
-        if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < self._keys.shape[0]:
-            raise InputError(
-                f"reorder({index.tolist()}) names rows that a batch of {self._keys.shape[0]} does not have"
-            )
+    def reorder(self, index: Tensor | Sequence[int]) -> None:
+        """Row i becomes what row `index[i]` was, as beam search needs. index: (b,), integers of any type, or a list"""
+        rows = self._rows(index)
+        self._forget_staged()
         with torch.inference_mode(False):
-            self._keys = self._keys.index_select(0, index)
-            self._values = self._values.index_select(0, index)
+            keys, values = self._keys.index_select(0, rows), self._values.index_select(0, rows)
+        self._keys, self._values = keys, values
+
+    def _rows(self, index: Tensor | Sequence[int]) -> Tensor:
+        """The rows that `reorder` names. Raises `InputError` unless each is an integer, and there."""
+        try:
+            rows = torch.as_tensor(index, device=self._keys.device)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise InputError(f"reorder takes integers of shape (b,); got {index!r}") from error
+        empty = rows.numel() == 0  # an empty list is of torch's default type
+        if rows.dim() != 1 or not (_is_integer(rows) or (empty and not isinstance(index, Tensor))):
+            raise InputError(f"reorder takes integers of shape (b,); got {rows.dtype} of shape {tuple(rows.shape)}")
+        rows = rows.long()
+        if not empty and not 0 <= int(rows.min()) <= int(rows.max()) < self._keys.shape[0]:
+            raise InputError(f"reorder({rows.tolist()}) names rows that a batch of {self._keys.shape[0]} does not have")
+        return rows
+
+    def _forget_staged(self) -> None:
+        """Undo a step that never came to its commit."""
+        self._staged = 0
 
     def _check_tokens(self, k: Tensor, v: Tensor) -> None:
         if k.shape != v.shape:
             raise InputError(f"k {tuple(k.shape)} and v {tuple(v.shape)} must have one shape, (b, g, t, d)")
         # torch itself would broadcast one sample over the batch, and one token over no room at all, without a word.
         b, g, t, d = k.shape
-        self.check(batch=b, t=t, kv_heads=g, head_dim=d, dtype=self._keys.dtype, device=k.device)
+        mine = self._keys
+        if (mine.shape[1], mine.shape[3]) != (g, d):
+            raise InputError(
+                f"this cache holds (kv_heads, head_dim) = {(mine.shape[1], mine.shape[3])}, the tokens have {(g, d)}"
+            )
+        if mine.device != k.device:
+            raise InputError(f"this cache is on {mine.device}, the tokens on {k.device}")
+        self._check_room(b, t)
+
+    def _first_room(self) -> int:
+        """How many tokens to set memory aside for."""
+        return FIRST_ROOM if self.max_len is None else self.max_len
 
     def _room(
         self, b: int, g: int, tokens: int, d: int, dtype: torch.dtype, device: torch.device | str | None
@@ -141,9 +200,10 @@ class KVCache:
         b, g, room, d = old_keys.shape
         while room < tokens:
             room *= 2
-        self._keys, self._values = self._room(b, g, room, d, old_keys.dtype, old_keys.device)
-        self._keys[:, :, : self._length] = old_keys[:, :, : self._length]
-        self._values[:, :, : self._length] = old_values[:, :, : self._length]
+        keys, values = self._room(b, g, room, d, old_keys.dtype, old_keys.device)
+        keys[:, :, : self._length] = old_keys[:, :, : self._length]
+        values[:, :, : self._length] = old_values[:, :, : self._length]
+        self._keys, self._values = keys, values
 
 
 class WindowCache(KVCache):
@@ -172,46 +232,59 @@ class WindowCache(KVCache):
         head_dim: int,
         dtype: torch.dtype,
         device: torch.device | str | None = None,
+        owner: object = None,
     ) -> None:
-        if rollback < 0:
-            raise InputError(f"rollback counts tokens to take back, 0 or more; got {rollback}")
-        check_window(window)
-        slots = window + rollback if max_len is None else min(window + rollback, max_len)
-        super().__init__(batch, slots, kv_heads=kv_heads, head_dim=head_dim, dtype=dtype, device=device)
-        self.max_len, self.window = max_len, window
+        rollback = whole(rollback, f"rollback counts tokens to take back, 0 or more; got {rollback!r}", least=0)
+        self.window, self.slots = check_window(window), window + rollback
+        super().__init__(batch, max_len, kv_heads=kv_heads, head_dim=head_dim, dtype=dtype, device=device, owner=owner)
         self._oldest = 0  # the index of the oldest token held
+        self._written_over: tuple[Tensor, Tensor, Tensor] | None = None  # slots, keys and values that staged ones took
 
     @property
     def held(self) -> int:
         """How many tokens are held: the newest ones."""
         return self._length - self._oldest
 
-    def append(self, k: Tensor, v: Tensor, *, in_order: bool = True) -> tuple[Tensor, Tensor]:
-        """Remember t more tokens; returns the keys and values that the new queries could see.
+    def stage(self, k: Tensor, v: Tensor, *, in_order: bool = True) -> tuple[Tensor, Tensor]:
+        """As `append`, which returns the keys and values that the new queries could see.
 
         k, v: (b, g, t, d)    returns: two of (b, g, n, d), the newest n tokens, n at most window - 1 + t
-        in_order: False where the order of the keys does not matter, as for a lone query that sees them all
-        Raises `InputError`, and remembers nothing, where they do not fit.
         """
         self._check_tokens(k, v)
+        self._forget_staged()
         t, slots = k.shape[2], self._keys.shape[2]
+        end = self._length + t
         as_it_lies = not in_order and t == 1 and slots <= self.window and not (k.requires_grad or v.requires_grad)
         seen = None if as_it_lies else self._behind(k, v)
-        start, end = self._length, self._length + t
-        fresh = self._slots(max(start, end - slots), end)
-        self._keys[:, :, fresh] = k[:, :, t - len(fresh) :].detach().to(self._keys.dtype)
-        self._values[:, :, fresh] = v[:, :, t - len(fresh) :].detach().to(self._values.dtype)
-        self._length, self._oldest = end, max(self._oldest, end - slots)
-        if seen is None:
-            return self._keys[:, :, : self.held].to(k.dtype), self._values[:, :, : self.held].to(v.dtype)
-        return seen
+        self._write(k, v, self._slots(max(self._length, end - slots), end))
+        self._staged = t
+        if seen is not None:
+            return seen
+        n = min(end - self._oldest, slots)
+        return self._keys[:, :, :n].to(k.dtype), self._values[:, :, :n].to(v.dtype)
+
+    def _write(self, k: Tensor, v: Tensor, fresh: Tensor) -> None:
+        """The newest tokens into these slots; what a full ring held there is kept until they are committed."""
+        if self._length + k.shape[2] - self._oldest > self._keys.shape[2]:
+            self._written_over = fresh, self._keys.index_select(2, fresh), self._values.index_select(2, fresh)
+        n = fresh.shape[0]
+        self._keys[:, :, fresh] = k[:, :, k.shape[2] - n :].detach().to(self._keys.dtype)
+        self._values[:, :, fresh] = v[:, :, v.shape[2] - n :].detach().to(self._values.dtype)
+
+    def commit(self) -> None:
+        """The tokens staged last count from now on, and those that they took the place of are gone."""
+        self._oldest = max(self._oldest, self._length + self._staged - self._keys.shape[2])
+        self._written_over = None
+        super().commit()
 
     def reset(self) -> None:
         """Forget every token."""
-        self._length = self._oldest = 0
+        super().reset()
+        self._oldest, self._written_over = 0, None
 
     def crop(self, n: int) -> None:
         """Keep the first n tokens. Raises `InputError` where the window of the next token is no longer whole."""
+        n = whole(n, f"crop({n!r}) must be a whole number of tokens to keep; {self._length} tokens were seen")
         first = 0 if self._oldest == 0 else self._oldest + self.window - 1
         if not 0 <= n <= self._length:
             raise InputError(f"crop({n}) is out of reach: {self._length} tokens were seen")
@@ -220,7 +293,20 @@ class WindowCache(KVCache):
                 f"crop({n}) is out of reach: {self._length} tokens were seen, and the cache can go back to {first}; "
                 f"make it by layer.new_cache(batch, max_len, rollback={self._length - n}) to go back further"
             )
+        self._forget_staged()
         self._length = n
+
+    def _forget_staged(self) -> None:
+        super()._forget_staged()
+        if self._written_over is not None:
+            slots, keys, values = self._written_over
+            with torch.inference_mode(False):
+                self._keys[:, :, slots] = keys
+                self._values[:, :, slots] = values
+            self._written_over = None
+
+    def _first_room(self) -> int:
+        return self.slots if self.max_len is None else min(self.slots, self.max_len)
 
     def _behind(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """The tokens that new ones could see, in order, and these behind them."""
@@ -233,6 +319,10 @@ class WindowCache(KVCache):
     def _slots(self, start: int, end: int) -> Tensor:
         """Where the tokens from start to end lie."""
         return torch.arange(start, end, device=self._keys.device) % self._keys.shape[2]
+
+
+def _is_integer(x: Tensor) -> bool:
+    return not (x.is_floating_point() or x.is_complex() or x.dtype == torch.bool)
 
 
 def _with_new(held: Tensor, new: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, overload
 
@@ -9,12 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attnzoo.errors import ConfigError, InputError, Unsupported
-from attnzoo.ops import masks
+from attnzoo.errors import ConfigError, Unsupported
 from attnzoo.ops.attend import check, check_backend, check_dropout, check_scale, serve, terms_of, why_not
 from attnzoo.ops.cache import KVCache
+from attnzoo.ops.call import Call
 from attnzoo.ops.explain import Explanation, explain
 from attnzoo.ops.heads import check_groups, head_width, merge_heads
+from attnzoo.ops.once import in_backward, random_state_kept
 from attnzoo.ops.sdpa import fused
 
 C = TypeVar("C", bound=KVCache)
@@ -68,6 +70,7 @@ class AttentionLayer(nn.Module):
         self.dropout = dropout
         self.max_seq_len = max_seq_len
         self.backend = check_backend(backend)
+        self._owner = object()  # stands for this layer in its caches
 
     if TYPE_CHECKING:
         out: nn.Module  # (b, t, h * d) -> (b, t, c)
@@ -120,23 +123,43 @@ class AttentionLayer(nn.Module):
         cache: from `new_cache`; x then holds the newest tokens, and s counts the cached ones too
         document: (b, t), integers: a token sees tokens of its own document only
         """
-        self._refuse_what_is_not_honoured(context, positions, cache, document)
-        self._check_input(x, context, mask, key_mask, positions, cache, document)
+        call = Call(x, context, mask, key_mask, positions, cache, document, need_weights)
+        self._admit(call)
+        draws = self.training and self.dropout > 0 and not torch.compiler.is_compiling()
+        with random_state_kept(x.device) if draws else nullcontext():
+            answer = self._answer(call)
+        if cache is not None:
+            cache.commit()  # the last act: a call that failed before it has not happened
+        return answer
+
+    def _admit(self, call: Call) -> None:
+        """Refuse what cannot be served, before anything happens."""
+        self._refuse_what_is_not_honoured(call)
+        call.check(
+            d_model=self.d_model, heads=self.heads, max_seq_len=self.max_seq_len, like=self._like(), owner=self._owner
+        )
+        if call.cache is not None and in_backward():
+            raise Unsupported(
+                f"{self.variant}: a call with a cache runs a second time here, in a backward pass, as activation "
+                "checkpointing does it, and its tokens would be cached twice; call without the cache, or without "
+                "checkpointing"
+            )
         if self.backend not in ("auto", "eager"):  # these can do everything
-            self._refuse_what_the_backend_cannot(x, context, mask, key_mask, cache, document, need_weights)
-        offset = 0 if cache is None else cache.length
-        q, k, v = self.project(x, context, positions=positions, offset=offset)
+            self._refuse_what_the_backend_cannot(call)
+
+    def _answer(self, call: Call) -> Tensor | tuple[Tensor, Tensor]:
+        """Project, remember, attend, merge."""
+        cache, mask, key_mask, need_weights = call.cache, call.mask, call.key_mask, call.need_weights
+        q, k, v = self.project(call.x, call.context, positions=call.positions, offset=call.past)
         forgotten = 0
         if cache is not None:
             orderless = not need_weights and mask is None and key_mask is None and self.terms().keys() <= ORDERLESS
-            k, v = cache.append(k, v, in_order=not orderless)
-            forgotten = cache.length - k.shape[2]  # a window's cache has let go of the tokens behind it
+            k, v = cache.stage(k, v, in_order=not orderless)
+            forgotten = call.s - k.shape[2]  # a window's cache has let go of the tokens behind it
         if forgotten:
             mask, key_mask = _newest(mask, k.shape[2]), _newest(key_mask, k.shape[2])
-        more: dict[str, Any] = (
-            {} if document is None else {"document": document}
-        )  # a stranger's `attend` need not know of it
-        if not need_weights:
+        more: dict[str, Any] = {} if call.document is None else {"document": call.document}  # a stranger's `attend`
+        if not need_weights:  # need not know of documents
             return self.merge(self.attend(q, k, v, mask=mask, key_mask=key_mask, **more))
         mixed, weights = self.attend(q, k, v, mask=mask, key_mask=key_mask, need_weights=True, **more)
         return self.merge(mixed), F.pad(weights, (forgotten, 0)) if forgotten else weights
@@ -219,13 +242,24 @@ class AttentionLayer(nn.Module):
             head_dim=self.head_dim,
             dtype=like.dtype,
             device=like.device,
+            owner=self._owner,
             **more,
         )
 
     def _like(self) -> Tensor:
-        """A parameter, for its dtype and device: `out.weight` where there is one, for that is found at once."""
+        """A tensor of the layer's dtype and device: `out.weight` where there is one, for that is found at once.
+
+        A projection that was put in its place may hold integers, or small factors of another type beside the weight
+        that they adapt (LoRA): there the largest floating tensor tells.
+        """
         weight = getattr(self.out, "weight", None)
-        return weight if isinstance(weight, Tensor) else next(self.parameters())
+        if isinstance(weight, Tensor) and weight.is_floating_point():
+            return weight
+        for module in (self.out, self):
+            held = [x for x in (*module.parameters(), *module.buffers()) if x.is_floating_point()]
+            if held:
+                return max(held, key=Tensor.numel)
+        return torch.empty(0)
 
     def extra_repr(self) -> str:
         sizes = f"d_model={self.d_model}, heads={self.heads}, kv_heads={self.kv_heads}, head_dim={self.head_dim}"
@@ -241,15 +275,14 @@ class AttentionLayer(nn.Module):
                 "build with causal=True, or pass the whole sequence"
             )
 
-    def _refuse_what_is_not_honoured(
-        self, context: Tensor | None, positions: Tensor | None, cache: KVCache | None, document: Tensor | None
-    ) -> None:
-        if document is not None and not self.takes_document:
+    def _refuse_what_is_not_honoured(self, call: Call) -> None:
+        context, cache = call.context, call.cache
+        if call.document is not None and not self.takes_document:
             raise Unsupported(
                 f"{self.variant}: document has no effect here; use the variant for packed sequences "
                 "(`attnzoo list` shows which), or a boolean mask that keeps documents apart"
             )
-        if positions is not None and not self.takes_positions:
+        if call.positions is not None and not self.takes_positions:
             raise Unsupported(
                 f"{self.variant}: positions has no effect here; leave it out, or use a variant that knows positions "
                 "(`attnzoo list` shows which)"
@@ -268,23 +301,12 @@ class AttentionLayer(nn.Module):
         if cache is not None and not (self.takes_cache and self.causal):
             self._refuse_cache()
 
-    def _refuse_what_the_backend_cannot(
-        self,
-        x: Tensor,
-        context: Tensor | None,
-        mask: Tensor | None,
-        key_mask: Tensor | None,
-        cache: KVCache | None,
-        document: Tensor | None,
-        need_weights: bool,
-    ) -> None:
-        """Before a cache is touched."""
-        b, t, held = x.shape[0], x.shape[1], 0 if cache is None else cache.length
-        s = held + t if context is None else context.shape[1]
-        alike = x.new_empty(()).requires_grad_(torch.is_grad_enabled() and self._learns(x))
-        q, k = alike.expand(b, self.heads, t, self.head_dim), alike.expand(b, self.kv_heads, s, self.head_dim)
-        terms = terms_of(q, k, mask=mask, key_mask=key_mask, document=document, **self._own_terms())
-        reason = why_not(self.backend, q, k, terms, need_weights)
+    def _refuse_what_the_backend_cannot(self, call: Call) -> None:
+        alike = call.x.new_empty(()).requires_grad_(torch.is_grad_enabled() and self._learns(call.x))
+        q = alike.expand(call.b, self.heads, call.t, self.head_dim)
+        k = alike.expand(call.b, self.kv_heads, call.s, self.head_dim)
+        asked: dict[str, Any] = dict(mask=call.mask, key_mask=call.key_mask, document=call.document)
+        reason = why_not(self.backend, q, k, terms_of(q, k, **asked, **self._own_terms()), call.need_weights)
         if reason is not None:
             raise Unsupported(
                 f"{self.variant}: backend={self.backend!r} {reason}; build with backend='auto' or 'eager'"
@@ -293,74 +315,7 @@ class AttentionLayer(nn.Module):
     def _learns(self, x: Tensor) -> bool:
         return x.requires_grad or any(parameter.requires_grad for parameter in self.parameters())
 
-    def _check_input(
-        self,
-        x: Tensor,
-        context: Tensor | None,
-        mask: Tensor | None,
-        key_mask: Tensor | None,
-        positions: Tensor | None,
-        cache: KVCache | None,
-        document: Tensor | None,
-    ) -> None:
-        like = self._like()
-        self._check_tokens("x", x, like)
-        b, t, held = x.shape[0], x.shape[1], 0
-        if cache is not None:
-            if not isinstance(cache, KVCache):
-                raise InputError(
-                    f"cache is a {type(cache).__name__}; it must come from layer.new_cache(batch, max_len)"
-                )
-            cache.check(
-                batch=b, t=t, kv_heads=self.kv_heads, head_dim=self.head_dim, dtype=like.dtype, device=like.device
-            )
-            held = cache.length
-        if self.max_seq_len is not None:
-            self._check_length("x", held + t, "cached tokens counted" if held else "")
-        s = held + t
-        if context is not None:
-            self._check_tokens("context", context, like)
-            if context.shape[0] != b:
-                raise InputError(f"context is a batch of {context.shape[0]}, x a batch of {b}")
-            self._check_length("context", context.shape[1])
-            s = context.shape[1]
-        if mask is not None:
-            masks.check_mask(mask, b=b, h=self.heads, t=t, s=s, like=x)
-        if key_mask is not None:
-            masks.check_key_mask(key_mask, b=b, s=s, like=x)
-        if document is not None:
-            masks.check_document(document, b=b, s=s, like=x)
-        if positions is not None:
-            _check_positions(positions, b, t, x)
-
-    def _check_tokens(self, name: str, tokens: Tensor, like: Tensor) -> None:
-        if tokens.dim() != 3 or tokens.shape[-1] != self.d_model:
-            raise InputError(f"{name} is {tuple(tokens.shape)}; it must be (batch, tokens, d_model={self.d_model})")
-        if tokens.device != like.device:
-            raise InputError(
-                f"{name} is on {tokens.device}, the layer on {like.device}; try {name}.to({str(like.device)!r})"
-            )
-        if tokens.dtype != like.dtype and not torch.is_autocast_enabled(tokens.device.type):
-            raise InputError(f"{name} is {tokens.dtype}, the layer {like.dtype}; try {name}.to({like.dtype})")
-
-    def _check_length(self, name: str, length: int, note: str = "") -> None:
-        if self.max_seq_len is not None and length > self.max_seq_len:
-            counted = f" ({note})" if note else ""
-            raise InputError(
-                f"{name} makes {length} tokens{counted}, more than max_seq_len ({self.max_seq_len}); "
-                f"shorten it, or build with max_seq_len={length} or more"
-            )
-
 
 def _newest(tokens: Tensor | None, n: int) -> Tensor | None:
     """The columns of the newest n tokens of a mask, or its one column for all. (.., s) -> (.., n)"""
     return None if tokens is None else tokens[..., max(0, tokens.shape[-1] - n) :]
-
-
-def _check_positions(positions: Tensor, b: int, t: int, like: Tensor) -> None:
-    if positions.is_floating_point() or positions.is_complex() or positions.dtype == torch.bool:
-        raise InputError(f"positions is {positions.dtype}; it must hold integers, such as torch.arange(t)")
-    if tuple(positions.shape) not in ((t,), (b, t)):
-        raise InputError(f"positions is {tuple(positions.shape)}; it must be (t,) = ({t},) or (b, t) = ({b}, {t})")
-    if positions.device != like.device:
-        raise InputError(f"positions is on {positions.device}, x on {like.device}")

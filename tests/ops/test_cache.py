@@ -274,10 +274,9 @@ def test_a_cache_of_no_size_is_refused_with_both_numbers(batch: int, max_len: in
     ("change", "words"),
     [
         (
-            {"kv_heads": 4},
-            r"holds \(kv_heads, head_dim\) = \(2, 5\), the layer needs \(4, 5\); each layer needs its own",
+            {"owner": "another"},
+            r"made by another layer, for \(kv_heads, head_dim\) = \(2, 5\).*each layer needs its own",
         ),
-        ({"head_dim": 7}, r"holds \(kv_heads, head_dim\) = \(2, 5\), the layer needs \(2, 7\)"),
         ({"dtype": torch.bfloat16}, r"is torch.float32 on cpu, the layer torch.bfloat16 on cpu; make the cache after"),
         ({"device": torch.device("meta")}, r"is torch.float32 on cpu, the layer torch.float32 on meta"),
         ({"batch": 2}, r"for a batch of 3, the input is a batch of 2"),
@@ -286,10 +285,69 @@ def test_a_cache_of_no_size_is_refused_with_both_numbers(batch: int, max_len: in
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_cache_that_does_not_fit_the_layer_says_what_it_is_for(change: dict[str, Any], words: str) -> None:
-    asked: dict[str, Any] = dict(batch=B, t=1, kv_heads=G, head_dim=D, dtype=torch.float32, device=torch.device("cpu"))
-    cache().check(**asked)
+    asked: dict[str, Any] = dict(owner="layer", batch=B, t=1, dtype=torch.float32, device=torch.device("cpu"))
+    held = cache(owner="layer")
+    held.check(**asked)
     with pytest.raises(InputError, match=words):
-        cache().check(**{**asked, **change})
+        held.check(**{**asked, **change})
+
+
+@pytest.mark.parametrize(("kv_heads", "head_dim"), [(4, D), (G, 7)])
+def test_tokens_of_another_size_are_refused(kv_heads: int, head_dim: int) -> None:
+    held, k = cache(), torch.zeros(B, kv_heads, 1, head_dim)
+    words = rf"holds \(kv_heads, head_dim\) = \(2, 5\), the tokens have \({kv_heads}, {head_dim}\)"
+    with pytest.raises(InputError, match=words):
+        held.append(k, k)
+    assert held.length == 0
+
+
+# Whole numbers
+
+
+@pytest.mark.parametrize("n", [2.5, None, "2", True, torch.tensor(2.0)], ids=repr)
+def test_crop_takes_whole_numbers_only(n: Any) -> None:
+    held = cache()
+    held.append(*tokens(4))
+    with pytest.raises(InputError, match=r"crop\(.*\) must be a whole number of tokens to keep; the cache holds 4"):
+        held.crop(n)
+    assert held.length == 4
+
+
+@pytest.mark.parametrize("n", [2, torch.tensor(2), torch.tensor(2, dtype=torch.uint8)], ids=repr)
+def test_crop_takes_an_integer_of_any_type(n: Any) -> None:
+    held = cache()
+    held.append(*tokens(4))
+    held.crop(n)
+    assert held.length == 2
+    assert type(held.length) is int
+
+
+@pytest.mark.parametrize(("batch", "max_len"), [(2.0, 4), (2, 4.0), (True, 4), (2, "4"), (None, 4)])
+def test_a_cache_of_no_whole_size_is_refused(batch: Any, max_len: Any) -> None:
+    with pytest.raises(InputError, match=rf"batch >= 0 and max_len >= 1; got batch={batch}, max_len={max_len}"):
+        ops.KVCache(batch, max_len, kv_heads=G, head_dim=D, dtype=torch.float32)
+
+
+@pytest.mark.parametrize(
+    "index",
+    [[2, 0, 0], (2, 0, 0), *(torch.tensor([2, 0, 0], dtype=kind) for kind in (torch.uint8, torch.int8, torch.int16))],
+    ids=str,
+)
+def test_reorder_takes_lists_and_narrow_integers(index: Any) -> None:
+    """A tensor of bytes used as an index would be read as a mask."""
+    held = cache()
+    held.append(*tokens(2))
+    held.reorder(index)
+    keys, _ = held.append(*tokens(0))
+    assert shown(keys) == [[200, 201], [0, 1], [0, 1]]
+
+
+@pytest.mark.parametrize("index", [[0.5, 1, 2], [True, False, True], ["a"], None, 1], ids=str)
+def test_reorder_of_what_are_no_integers_is_refused(index: Any) -> None:
+    held = cache()
+    held.append(*tokens(2))
+    with pytest.raises(InputError, match=r"reorder takes integers of shape \(b,\); got"):
+        held.reorder(index)
 
 
 # A cache that grows

@@ -256,8 +256,10 @@ def test_a_new_cache_has_the_sizes_and_the_type_of_the_layer(dtype: torch.dtype)
 
 def test_a_new_cache_is_made_where_the_layer_is() -> None:
     layer = tiny().to("meta")
+    cache = layer.new_cache(B, T)
+    layer.to_empty(device="cpu")
     with pytest.raises(InputError, match=r"torch.float32 on meta, the layer torch.float32 on cpu"):
-        tiny()(tokens(), cache=layer.new_cache(B, T))
+        layer(tokens(), cache=cache)
 
 
 def test_under_autocast_a_layer_takes_tokens_of_the_other_type() -> None:
