@@ -58,6 +58,7 @@ def test_a_call_that_fails_behind_the_cache_leaves_no_token_in_it(
     name: str, error: BaseException, t: int, need_weights: bool
 ) -> None:
     layer, x = built(name), tokens(12)
+    asked: dict[str, Any] = dict(need_weights=need_weights)
     with torch.no_grad():
         failed, whole = layer.new_cache(B, 20), layer.new_cache(B, 20)
         for cache in (failed, whole):
@@ -65,7 +66,7 @@ def test_a_call_that_fails_behind_the_cache_leaves_no_token_in_it(
         size = failed.length, failed.nbytes
         mend = failing(layer.out, error)
         with pytest.raises(type(error)):
-            layer(-x[:, 7 : 7 + t], cache=failed, need_weights=need_weights)
+            layer(-x[:, 7 : 7 + t], cache=failed, **asked)
         mend()
         assert (failed.length, failed.nbytes) == size
         for start in range(7, 12):
