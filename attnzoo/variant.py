@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_type_hints
 
 from attnzoo.errors import ConfigError, did_you_mean
+from attnzoo.signature import options_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -117,8 +118,5 @@ class Variant:
 
     @property
     def options(self) -> Mapping[str, inspect.Parameter] | None:
-        """The build options by name, or None where `build` takes any keyword."""
-        parameters = inspect.signature(self.build).parameters.values()
-        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-            return None
-        return {parameter.name: parameter for parameter in parameters if parameter.kind is not parameter.VAR_POSITIONAL}
+        """The build options by name, those of an unpacked `TypedDict` too; None where `build` takes any keyword."""
+        return options_of(self.build)

@@ -62,7 +62,7 @@ EQUIVALENT: dict[str, str] = {
     **{
         f"{name}.py: def project(self, x: Tensor, context: Tensor | None=None, *, positions: Tensor | None=None, "
         "offset: int=1) -> tuple[Tensor, Tensor, Tensor]:": "this project has no positions, and does not read offset"
-        for name in ("single_head", "mha", "gqa", "alibi", "layer")
+        for name in ("grouped", "layer")
     },
     "layer.py: orderless = not need_weights and mask is None and (key_mask is None) "
     "and (self.terms().keys() < ORDERLESS)": "keys put in order for a layer of all three terms: slower, and the same",

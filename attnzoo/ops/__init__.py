@@ -5,9 +5,11 @@ from attnzoo.ops.biases import Alibi, alibi_slopes
 from attnzoo.ops.cache import KVCache, WindowCache
 from attnzoo.ops.embedding import TokenEmbedding
 from attnzoo.ops.explain import Explanation, explain
+from attnzoo.ops.grouped import GroupedLayer, RotaryLayer
 from attnzoo.ops.heads import merge_heads, project_qkv, project_turned_qkv, share_kv, split_heads
 from attnzoo.ops.layer import AttentionLayer
 from attnzoo.ops.masks import hide
+from attnzoo.ops.options import Conduct, Options, Projections, RotaryOptions, Rotation
 from attnzoo.ops.rope import Rotary, rotate
 from attnzoo.ops.rules import Rule, causal, check_window, chunk, document, key_mask, prefix, window
 
@@ -15,9 +17,16 @@ __all__ = [
     "BACKENDS",
     "Alibi",
     "AttentionLayer",
+    "Conduct",
     "Explanation",
+    "GroupedLayer",
     "KVCache",
+    "Options",
+    "Projections",
     "Rotary",
+    "RotaryLayer",
+    "RotaryOptions",
+    "Rotation",
     "Rule",
     "TokenEmbedding",
     "WindowCache",

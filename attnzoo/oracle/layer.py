@@ -16,6 +16,8 @@ from attnzoo.oracle.attention import attention, attention_backward, sinks_backwa
 from attnzoo.oracle.rope import Rope
 from attnzoo.oracle.visible import causal, same_document, within
 
+SIZES = ("heads", "kv_heads", "head_dim", "causal", "scale")  # what `Layer.of` reads from a module
+
 
 class Layer:
     """Project, split into heads, rotate, attend, merge, project: an `attnzoo.protocol.Oracle`.
@@ -152,6 +154,24 @@ class Layer:
         self.grads = {self._own_names[name]: grad for name, grad in grads.items()}
         self.dmask = None if kept.added is None else sum_to(dbias, kept.added.shape)
         return (dx, dsource) if kept.cross else (dx + dsource, None)
+
+    @classmethod
+    def of(cls, module: Any, **more: Any) -> Layer:
+        """The oracle of a torch layer: its raw weights, and its heads, kv_heads, head_dim, causal and scale as they
+        stand among its attributes.
+
+        more: what else `Layer` takes, such as `rope`; also a size that the module does not keep, or keeps by another
+            name
+
+        Raises `ConfigError` where one of them is neither kept nor given.
+        """
+        absent = [word for word in SIZES if word not in more and not hasattr(module, word)]
+        if absent:
+            raise ConfigError(
+                f"{type(module).__name__} keeps no {' and no '.join(absent)}; give what it lacks: "
+                f"Layer.of(module, {', '.join(f'{word}=…' for word in absent)})"
+            )
+        return cls(raw(module), **{word: getattr(module, word) for word in SIZES if word not in more} | more)
 
     def projection(self, part: str) -> tuple[Array, Array | None]:
         """Weight and bias, or None, of one projection: "q", "k", "v" or "out"; also out of a fused one."""

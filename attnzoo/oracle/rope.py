@@ -22,6 +22,11 @@ class Rope:
     layout: Layout = "half"
     rotary_dim: int | None = None
 
+    @classmethod
+    def of(cls, rotary: Any) -> Rope:
+        """The same as what a layer rotates with, which keeps the three as attributes."""
+        return cls(theta=rotary.theta, layout=rotary.layout, rotary_dim=rotary.rotary_dim)
+
     def rotate(self, x: NDArray[Any], positions: NDArray[Any]) -> Array:
         return rotate(x, positions, theta=self.theta, layout=self.layout, rotary_dim=self.rotary_dim)
 

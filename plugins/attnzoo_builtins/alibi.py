@@ -11,13 +11,13 @@ is the same after the softmax. For a number of heads that is no power of two the
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from typing_extensions import Unpack
 
 import attnzoo
 from attnzoo import ops
 
 
-class AlibiAttention(ops.AttentionLayer):
+class AlibiAttention(ops.GroupedLayer):
     """Grouped-query attention with linear biases (arXiv:2108.12409, section 3).
 
     x: (b, t, c)    q: (b, h, t, d)    k, v: (b, g, s, d)    weights: (b, h, t, s)    y: (b, t, c)
@@ -27,39 +27,9 @@ class AlibiAttention(ops.AttentionLayer):
     variant = "alibi"
     takes_context = False
 
-    def __init__(
-        self,
-        d_model: int,
-        heads: int,
-        kv_heads: int | None = None,
-        *,
-        head_dim: int | None = None,
-        bias: bool = False,
-        causal: bool = True,
-        scale: float | None = None,
-        dropout: float = 0.0,
-        max_seq_len: int | None = None,
-        backend: str = "auto",
-    ) -> None:
-        super().__init__(
-            d_model=d_model,
-            heads=heads,
-            kv_heads=kv_heads,
-            head_dim=head_dim,
-            causal=causal,
-            scale=scale,
-            dropout=dropout,
-            max_seq_len=max_seq_len,
-            backend=backend,
-        )
+    def __init__(self, d_model: int, heads: int, kv_heads: int | None = None, **options: Unpack[ops.Options]) -> None:
+        super().__init__(d_model, heads, kv_heads, **options)
         self.alibi = ops.Alibi(heads)
-        self.qkv = nn.Linear(d_model, (heads + 2 * self.kv_heads) * self.head_dim, bias=bias)
-        self.out = nn.Linear(heads * self.head_dim, d_model, bias=bias)
-
-    def project(
-        self, x: Tensor, context: Tensor | None = None, *, positions: Tensor | None = None, offset: int = 0
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        return ops.project_qkv(self.qkv, x, context, heads=self.heads, kv_heads=self.kv_heads)
 
     def terms(self) -> dict[str, object]:
         return {"bias": self.alibi}
@@ -67,15 +37,7 @@ class AlibiAttention(ops.AttentionLayer):
 
 def as_oracle(layer: AlibiAttention) -> attnzoo.oracle.Layer:
     """The same layer in NumPy float64."""
-    return attnzoo.oracle.Layer(
-        attnzoo.oracle.raw(layer),
-        heads=layer.heads,
-        kv_heads=layer.kv_heads,
-        head_dim=layer.head_dim,
-        causal=layer.causal,
-        scale=layer.scale,
-        alibi=True,
-    )
+    return attnzoo.oracle.Layer.of(layer, alibi=True)
 
 
 VARIANT = attnzoo.Variant(
@@ -83,15 +45,7 @@ VARIANT = attnzoo.Variant(
     build=AlibiAttention,
     summary="Grouped-query attention with linear biases instead of positions, as in BLOOM and MPT.",
     paper="arXiv:2108.12409",
-    traits=attnzoo.Traits(
-        causal="optional",
-        rows="one",
-        cache="kv",
-        cross=False,
-        positions="index",
-        plain=False,
-        memory="linear",
-    ),
+    traits=attnzoo.Traits(causal="optional", rows="one", cache="kv", positions="index", plain=False, memory="linear"),
     oracle=as_oracle,
     cases=[
         dict(d_model=24, heads=6, kv_heads=3, head_dim=10),

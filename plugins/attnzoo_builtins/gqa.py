@@ -8,13 +8,13 @@ One key-value head for all (g = 1) is multi-query attention, listed as `mqa`.
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from typing_extensions import Unpack
 
 import attnzoo
 from attnzoo import ops
 
 
-class GroupedQueryAttention(ops.AttentionLayer):
+class GroupedQueryAttention(ops.GroupedLayer):
     """Grouped-query attention (arXiv:2305.13245, section 2.2).
 
     x: (b, t, c)    q: (b, h, t, d)    k, v: (b, g, s, d)    weights: (b, h, t, s)    y: (b, t, c)
@@ -22,77 +22,18 @@ class GroupedQueryAttention(ops.AttentionLayer):
 
     variant = "gqa"
 
-    def __init__(
-        self,
-        d_model: int,
-        heads: int,
-        kv_heads: int,
-        *,
-        head_dim: int | None = None,
-        bias: bool = False,
-        causal: bool = True,
-        scale: float | None = None,
-        dropout: float = 0.0,
-        max_seq_len: int | None = None,
-        backend: str = "auto",
-    ) -> None:
-        super().__init__(
-            d_model=d_model,
-            heads=heads,
-            kv_heads=kv_heads,
-            head_dim=head_dim,
-            causal=causal,
-            scale=scale,
-            dropout=dropout,
-            max_seq_len=max_seq_len,
-            backend=backend,
-        )
-        self.qkv = nn.Linear(d_model, (heads + 2 * kv_heads) * self.head_dim, bias=bias)
-        self.out = nn.Linear(heads * self.head_dim, d_model, bias=bias)
-
-    def project(
-        self, x: Tensor, context: Tensor | None = None, *, positions: Tensor | None = None, offset: int = 0
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        return ops.project_qkv(self.qkv, x, context, heads=self.heads, kv_heads=self.kv_heads)
+    def __init__(self, d_model: int, heads: int, kv_heads: int, **options: Unpack[ops.Options]) -> None:
+        super().__init__(d_model, heads, kv_heads, **options)
 
 
-def multi_query(
-    d_model: int,
-    heads: int,
-    *,
-    head_dim: int | None = None,
-    bias: bool = False,
-    causal: bool = True,
-    scale: float | None = None,
-    dropout: float = 0.0,
-    max_seq_len: int | None = None,
-    backend: str = "auto",
-) -> GroupedQueryAttention:
+def multi_query(d_model: int, heads: int, **options: Unpack[ops.Options]) -> GroupedQueryAttention:
     """Multi-query attention (arXiv:1911.02150): all query heads share one key-value head."""
-    return GroupedQueryAttention(
-        d_model,
-        heads,
-        kv_heads=1,
-        head_dim=head_dim,
-        bias=bias,
-        causal=causal,
-        scale=scale,
-        dropout=dropout,
-        max_seq_len=max_seq_len,
-        backend=backend,
-    )
+    return GroupedQueryAttention(d_model, heads, kv_heads=1, **options)
 
 
 def as_oracle(layer: GroupedQueryAttention) -> attnzoo.oracle.Layer:
     """The same layer in NumPy float64."""
-    return attnzoo.oracle.Layer(
-        attnzoo.oracle.raw(layer),
-        heads=layer.heads,
-        kv_heads=layer.kv_heads,
-        head_dim=layer.head_dim,
-        causal=layer.causal,
-        scale=layer.scale,
-    )
+    return attnzoo.oracle.Layer.of(layer)
 
 
 TRAITS = attnzoo.Traits(causal="optional", rows="one", cache="kv", cross=True, positions="none", memory="linear")

@@ -6,13 +6,13 @@ y = [head_1 … head_h] W_o
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from typing_extensions import Unpack
 
 import attnzoo
 from attnzoo import ops
 
 
-class CausalMultiHeadAttention(ops.AttentionLayer):
+class CausalMultiHeadAttention(ops.GroupedLayer):
     """Multi-head attention (arXiv:1706.03762, section 3.2.2).
 
     x: (b, t, c)    q, k, v: (b, h, t, d)    weights: (b, h, t, s)    y: (b, t, c)
@@ -20,43 +20,13 @@ class CausalMultiHeadAttention(ops.AttentionLayer):
 
     variant = "mha"
 
-    def __init__(
-        self,
-        d_model: int,
-        heads: int,
-        *,
-        head_dim: int | None = None,
-        bias: bool = False,
-        causal: bool = True,
-        scale: float | None = None,
-        dropout: float = 0.0,
-        max_seq_len: int | None = None,
-        backend: str = "auto",
-    ) -> None:
-        super().__init__(
-            d_model=d_model,
-            heads=heads,
-            head_dim=head_dim,
-            causal=causal,
-            scale=scale,
-            dropout=dropout,
-            max_seq_len=max_seq_len,
-            backend=backend,
-        )
-        self.qkv = nn.Linear(d_model, 3 * heads * self.head_dim, bias=bias)
-        self.out = nn.Linear(heads * self.head_dim, d_model, bias=bias)
-
-    def project(
-        self, x: Tensor, context: Tensor | None = None, *, positions: Tensor | None = None, offset: int = 0
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        return ops.project_qkv(self.qkv, x, context, heads=self.heads, kv_heads=self.heads)
+    def __init__(self, d_model: int, heads: int, **options: Unpack[ops.Options]) -> None:
+        super().__init__(d_model, heads, **options)
 
 
 def as_oracle(layer: CausalMultiHeadAttention) -> attnzoo.oracle.Layer:
     """The same layer in NumPy float64."""
-    return attnzoo.oracle.Layer(
-        attnzoo.oracle.raw(layer), heads=layer.heads, head_dim=layer.head_dim, causal=layer.causal, scale=layer.scale
-    )
+    return attnzoo.oracle.Layer.of(layer)
 
 
 VARIANT = attnzoo.Variant(

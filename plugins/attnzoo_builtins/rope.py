@@ -12,14 +12,13 @@ with n + r / 2, as Llama and NeoX do. A checkpoint of one layout is noise in the
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from typing_extensions import Unpack
 
 import attnzoo
 from attnzoo import ops
-from attnzoo.ops.rope import Layout
 
 
-class RotaryAttention(ops.AttentionLayer):
+class RotaryAttention(ops.RotaryLayer):
     """Grouped-query attention with rotary position embedding (arXiv:2104.09864, section 3.2).
 
     x: (b, t, c)    q: (b, h, t, d)    k, v: (b, g, s, d)    weights: (b, h, t, s)    y: (b, t, c)
@@ -28,67 +27,16 @@ class RotaryAttention(ops.AttentionLayer):
     """
 
     variant = "rope"
-    takes_context = False
-    takes_positions = True
 
     def __init__(
-        self,
-        d_model: int,
-        heads: int,
-        kv_heads: int | None = None,
-        *,
-        head_dim: int | None = None,
-        theta: float = 10000.0,
-        layout: Layout = "half",
-        rotary_dim: int | None = None,
-        bias: bool = False,
-        causal: bool = True,
-        scale: float | None = None,
-        dropout: float = 0.0,
-        max_seq_len: int | None = None,
-        backend: str = "auto",
+        self, d_model: int, heads: int, kv_heads: int | None = None, **options: Unpack[ops.RotaryOptions]
     ) -> None:
-        super().__init__(
-            d_model=d_model,
-            heads=heads,
-            kv_heads=kv_heads,
-            head_dim=head_dim,
-            causal=causal,
-            scale=scale,
-            dropout=dropout,
-            max_seq_len=max_seq_len,
-            backend=backend,
-        )
-        self.rotary = ops.Rotary(self.head_dim, theta=theta, layout=layout, rotary_dim=rotary_dim)
-        self.qkv = nn.Linear(d_model, (heads + 2 * self.kv_heads) * self.head_dim, bias=bias)
-        self.out = nn.Linear(heads * self.head_dim, d_model, bias=bias)
-
-    def project(
-        self, x: Tensor, context: Tensor | None = None, *, positions: Tensor | None = None, offset: int = 0
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        return ops.project_turned_qkv(
-            self.qkv,
-            self.rotary,
-            x,
-            heads=self.heads,
-            kv_heads=self.kv_heads,
-            positions=positions,
-            offset=offset,
-        )
+        super().__init__(d_model, heads, kv_heads, **options)
 
 
 def as_oracle(layer: RotaryAttention) -> attnzoo.oracle.Layer:
     """The same layer in NumPy float64."""
-    rotary = layer.rotary
-    return attnzoo.oracle.Layer(
-        attnzoo.oracle.raw(layer),
-        heads=layer.heads,
-        kv_heads=layer.kv_heads,
-        head_dim=layer.head_dim,
-        causal=layer.causal,
-        scale=layer.scale,
-        rope=attnzoo.oracle.Rope(theta=rotary.theta, layout=rotary.layout, rotary_dim=rotary.rotary_dim),
-    )
+    return attnzoo.oracle.Layer.of(layer, rope=attnzoo.oracle.Rope.of(layer.rotary))
 
 
 VARIANT = attnzoo.Variant(

@@ -13,14 +13,14 @@ Differs: transformers' GPT-OSS leaves the sinks out, without a word, when it run
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import nn
+from typing_extensions import Unpack
 
 import attnzoo
 from attnzoo import ops
-from attnzoo.ops.rope import Layout
 
 
-class SinkAttention(ops.AttentionLayer):
+class SinkAttention(ops.RotaryLayer):
     """Grouped-query attention with rotary positions and learned sinks (arXiv:2508.10925, section 2.2).
 
     x: (b, t, c)    q: (b, h, t, d)    k, v: (b, g, s, d)    weights: (b, h, t, s)    y: (b, t, c)    sinks: (h,)
@@ -28,54 +28,12 @@ class SinkAttention(ops.AttentionLayer):
     """
 
     variant = "sinks"
-    takes_context = False
-    takes_positions = True
 
     def __init__(
-        self,
-        d_model: int,
-        heads: int,
-        kv_heads: int | None = None,
-        *,
-        head_dim: int | None = None,
-        theta: float = 10000.0,
-        layout: Layout = "half",
-        rotary_dim: int | None = None,
-        bias: bool = False,
-        causal: bool = True,
-        scale: float | None = None,
-        dropout: float = 0.0,
-        max_seq_len: int | None = None,
-        backend: str = "auto",
+        self, d_model: int, heads: int, kv_heads: int | None = None, **options: Unpack[ops.RotaryOptions]
     ) -> None:
-        super().__init__(
-            d_model=d_model,
-            heads=heads,
-            kv_heads=kv_heads,
-            head_dim=head_dim,
-            causal=causal,
-            scale=scale,
-            dropout=dropout,
-            max_seq_len=max_seq_len,
-            backend=backend,
-        )
-        self.rotary = ops.Rotary(self.head_dim, theta=theta, layout=layout, rotary_dim=rotary_dim)
-        self.qkv = nn.Linear(d_model, (heads + 2 * self.kv_heads) * self.head_dim, bias=bias)
-        self.out = nn.Linear(heads * self.head_dim, d_model, bias=bias)
+        super().__init__(d_model, heads, kv_heads, **options)
         self.sinks = nn.Parameter(torch.zeros(heads))
-
-    def project(
-        self, x: Tensor, context: Tensor | None = None, *, positions: Tensor | None = None, offset: int = 0
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        return ops.project_turned_qkv(
-            self.qkv,
-            self.rotary,
-            x,
-            heads=self.heads,
-            kv_heads=self.kv_heads,
-            positions=positions,
-            offset=offset,
-        )
 
     def terms(self) -> dict[str, object]:
         return {"sinks": self.sinks}
@@ -83,17 +41,7 @@ class SinkAttention(ops.AttentionLayer):
 
 def as_oracle(layer: SinkAttention) -> attnzoo.oracle.Layer:
     """The same layer in NumPy float64."""
-    return attnzoo.oracle.Layer(
-        attnzoo.oracle.raw(layer),
-        heads=layer.heads,
-        kv_heads=layer.kv_heads,
-        head_dim=layer.head_dim,
-        causal=layer.causal,
-        scale=layer.scale,
-        rope=attnzoo.oracle.Rope(
-            theta=layer.rotary.theta, layout=layer.rotary.layout, rotary_dim=layer.rotary.rotary_dim
-        ),
-    )
+    return attnzoo.oracle.Layer.of(layer, rope=attnzoo.oracle.Rope.of(layer.rotary))
 
 
 VARIANT = attnzoo.Variant(
@@ -102,13 +50,7 @@ VARIANT = attnzoo.Variant(
     summary="Grouped-query attention with learned sinks and rotary positions, as in GPT-OSS.",
     paper="arXiv:2508.10925",
     traits=attnzoo.Traits(
-        causal="optional",
-        rows="at_most_one",
-        cache="kv",
-        cross=False,
-        positions="relative",
-        plain=False,
-        memory="linear",
+        causal="optional", rows="at_most_one", cache="kv", positions="relative", plain=False, memory="linear"
     ),
     oracle=as_oracle,
     cases=[

@@ -10,14 +10,13 @@ ONNX's `left_window_size` count the keys behind the query, which are n + 1 in al
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from typing_extensions import Unpack
 
 import attnzoo
 from attnzoo import ops
-from attnzoo.ops.rope import Layout
 
 
-class SlidingWindowAttention(ops.AttentionLayer):
+class SlidingWindowAttention(ops.RotaryLayer):
     """Grouped-query attention with rotary positions over a sliding window (arXiv:2310.06825, section 2).
 
     x: (b, t, c)    q: (b, h, t, d)    k, v: (b, g, s, d)    weights: (b, h, t, s)    y: (b, t, c)
@@ -26,8 +25,6 @@ class SlidingWindowAttention(ops.AttentionLayer):
     """
 
     variant = "sliding_window"
-    takes_context = False
-    takes_positions = True
 
     def __init__(
         self,
@@ -36,45 +33,10 @@ class SlidingWindowAttention(ops.AttentionLayer):
         kv_heads: int | None = None,
         *,
         window: int,
-        head_dim: int | None = None,
-        theta: float = 10000.0,
-        layout: Layout = "half",
-        rotary_dim: int | None = None,
-        bias: bool = False,
-        causal: bool = True,
-        scale: float | None = None,
-        dropout: float = 0.0,
-        max_seq_len: int | None = None,
-        backend: str = "auto",
+        **options: Unpack[ops.RotaryOptions],
     ) -> None:
-        super().__init__(
-            d_model=d_model,
-            heads=heads,
-            kv_heads=kv_heads,
-            head_dim=head_dim,
-            causal=causal,
-            scale=scale,
-            dropout=dropout,
-            max_seq_len=max_seq_len,
-            backend=backend,
-        )
+        super().__init__(d_model, heads, kv_heads, **options)
         self.window = ops.check_window(window)
-        self.rotary = ops.Rotary(self.head_dim, theta=theta, layout=layout, rotary_dim=rotary_dim)
-        self.qkv = nn.Linear(d_model, (heads + 2 * self.kv_heads) * self.head_dim, bias=bias)
-        self.out = nn.Linear(heads * self.head_dim, d_model, bias=bias)
-
-    def project(
-        self, x: Tensor, context: Tensor | None = None, *, positions: Tensor | None = None, offset: int = 0
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        return ops.project_turned_qkv(
-            self.qkv,
-            self.rotary,
-            x,
-            heads=self.heads,
-            kv_heads=self.kv_heads,
-            positions=positions,
-            offset=offset,
-        )
 
     def terms(self) -> dict[str, object]:
         return {"window": self.window}
@@ -89,18 +51,7 @@ class SlidingWindowAttention(ops.AttentionLayer):
 
 def as_oracle(layer: SlidingWindowAttention) -> attnzoo.oracle.Layer:
     """The same layer in NumPy float64."""
-    return attnzoo.oracle.Layer(
-        attnzoo.oracle.raw(layer),
-        heads=layer.heads,
-        kv_heads=layer.kv_heads,
-        head_dim=layer.head_dim,
-        causal=layer.causal,
-        scale=layer.scale,
-        rope=attnzoo.oracle.Rope(
-            theta=layer.rotary.theta, layout=layer.rotary.layout, rotary_dim=layer.rotary.rotary_dim
-        ),
-        window=layer.window,
-    )
+    return attnzoo.oracle.Layer.of(layer, rope=attnzoo.oracle.Rope.of(layer.rotary), window=layer.window)
 
 
 VARIANT = attnzoo.Variant(
@@ -109,14 +60,7 @@ VARIANT = attnzoo.Variant(
     summary="Grouped-query attention over a sliding window, with rotary positions, as in Mistral.",
     paper="arXiv:2310.06825",
     traits=attnzoo.Traits(
-        causal="optional",
-        rows="one",
-        cache="ring",
-        cross=False,
-        positions="relative",
-        sees="some",
-        memory="linear",
-        work="linear",
+        causal="optional", rows="one", cache="ring", positions="relative", sees="some", memory="linear", work="linear"
     ),
     oracle=as_oracle,
     cases=[

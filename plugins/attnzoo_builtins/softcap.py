@@ -11,14 +11,13 @@ Differs: transformers' Gemma 2 leaves the cap out, without a word, when it runs 
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from typing_extensions import Unpack
 
 import attnzoo
 from attnzoo import ops
-from attnzoo.ops.rope import Layout
 
 
-class SoftcapAttention(ops.AttentionLayer):
+class SoftcapAttention(ops.RotaryLayer):
     """Grouped-query attention with rotary positions and soft-capped logits (arXiv:2408.00118, section 2).
 
     x: (b, t, c)    q: (b, h, t, d)    k, v: (b, g, s, d)    weights: (b, h, t, s)    y: (b, t, c)
@@ -27,8 +26,6 @@ class SoftcapAttention(ops.AttentionLayer):
     """
 
     variant = "softcap"
-    takes_context = False
-    takes_positions = True
 
     def __init__(
         self,
@@ -37,45 +34,10 @@ class SoftcapAttention(ops.AttentionLayer):
         kv_heads: int | None = None,
         *,
         softcap: float = 50.0,
-        head_dim: int | None = None,
-        theta: float = 10000.0,
-        layout: Layout = "half",
-        rotary_dim: int | None = None,
-        bias: bool = False,
-        causal: bool = True,
-        scale: float | None = None,
-        dropout: float = 0.0,
-        max_seq_len: int | None = None,
-        backend: str = "auto",
+        **options: Unpack[ops.RotaryOptions],
     ) -> None:
-        super().__init__(
-            d_model=d_model,
-            heads=heads,
-            kv_heads=kv_heads,
-            head_dim=head_dim,
-            causal=causal,
-            scale=scale,
-            dropout=dropout,
-            max_seq_len=max_seq_len,
-            backend=backend,
-        )
+        super().__init__(d_model, heads, kv_heads, **options)
         self.softcap = ops.check_softcap(softcap)
-        self.rotary = ops.Rotary(self.head_dim, theta=theta, layout=layout, rotary_dim=rotary_dim)
-        self.qkv = nn.Linear(d_model, (heads + 2 * self.kv_heads) * self.head_dim, bias=bias)
-        self.out = nn.Linear(heads * self.head_dim, d_model, bias=bias)
-
-    def project(
-        self, x: Tensor, context: Tensor | None = None, *, positions: Tensor | None = None, offset: int = 0
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        return ops.project_turned_qkv(
-            self.qkv,
-            self.rotary,
-            x,
-            heads=self.heads,
-            kv_heads=self.kv_heads,
-            positions=positions,
-            offset=offset,
-        )
 
     def terms(self) -> dict[str, object]:
         return {"softcap": self.softcap}
@@ -83,18 +45,7 @@ class SoftcapAttention(ops.AttentionLayer):
 
 def as_oracle(layer: SoftcapAttention) -> attnzoo.oracle.Layer:
     """The same layer in NumPy float64."""
-    return attnzoo.oracle.Layer(
-        attnzoo.oracle.raw(layer),
-        heads=layer.heads,
-        kv_heads=layer.kv_heads,
-        head_dim=layer.head_dim,
-        causal=layer.causal,
-        scale=layer.scale,
-        rope=attnzoo.oracle.Rope(
-            theta=layer.rotary.theta, layout=layer.rotary.layout, rotary_dim=layer.rotary.rotary_dim
-        ),
-        softcap=layer.softcap,
-    )
+    return attnzoo.oracle.Layer.of(layer, rope=attnzoo.oracle.Rope.of(layer.rotary), softcap=layer.softcap)
 
 
 VARIANT = attnzoo.Variant(
@@ -103,13 +54,7 @@ VARIANT = attnzoo.Variant(
     summary="Grouped-query attention with soft-capped scores and rotary positions, as in Gemma 2.",
     paper="arXiv:2408.00118",
     traits=attnzoo.Traits(
-        causal="optional",
-        rows="one",
-        cache="kv",
-        cross=False,
-        positions="relative",
-        plain=False,
-        memory="linear",
+        causal="optional", rows="one", cache="kv", positions="relative", plain=False, memory="linear"
     ),
     oracle=as_oracle,
     cases=[

@@ -135,7 +135,7 @@ def test_in_a_window_of_one_each_token_sees_itself() -> None:
 @pytest.mark.parametrize("window", [0, -1, 2.5, True, None])
 def test_a_window_that_is_no_number_of_tokens_is_refused_at_build(window: Any) -> None:
     with pytest.raises(ConfigError, match=rf"window \({window}\) counts tokens, the query's own included: a whole"):
-        SlidingWindowAttention(C, H, window=window)
+        SlidingWindowAttention(C, H, head_dim=6, window=window)
 
 
 @pytest.mark.parametrize("chunks", [[1] * T, [5, 1, 3]], ids=str)
@@ -181,7 +181,7 @@ def test_the_cap_is_fifty_where_not_given() -> None:
 @pytest.mark.parametrize("cap", [0, 0.0, -1.0, float("nan"), float("inf")])
 def test_a_cap_that_leaves_no_logit_is_refused_at_build(cap: float) -> None:
     with pytest.raises(ConfigError, match=rf"softcap \({cap}\) bounds the logits: it must be above 0 and finite"):
-        SoftcapAttention(C, H, softcap=cap)
+        SoftcapAttention(C, H, head_dim=6, softcap=cap)
 
 
 # A bias

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from attnzoo import ops
 from attnzoo.errors import ConfigError, InputError, Unsupported
+from attnzoo.ops import grouped
 from attnzoo_builtins import alibi, gqa, mha, packed, rope, single_head, sinks, sliding_window, softcap
 from attnzoo_builtins.alibi import AlibiAttention
 from attnzoo_builtins.gqa import GroupedQueryAttention, multi_query
@@ -370,9 +371,12 @@ def test_a_copy_answers_alike_and_goes_its_own_way(build: Callable[..., ops.Atte
 
 # The source
 
+FUTURE = "from __future__ import annotations"
+
 
 def tree(module: ModuleType) -> ast.Module:
-    return ast.parse(inspect.getsource(module))
+    """A variant's file, and that of the layer which it stands on."""
+    return ast.parse(inspect.getsource(module) + inspect.getsource(grouped).replace(FUTURE, ""))
 
 
 @MODULES

@@ -1,3 +1,4 @@
+import re
 from typing import Any
 
 import numpy as np
@@ -453,3 +454,46 @@ def test_options_that_do_not_fit_are_named() -> None:
             layer(softcap=softcap)
     with pytest.raises(ConfigError, match=r"window \(0\)"):
         layer(window=0).forward(draw(B, T, C))
+
+
+class Kept(torch.nn.Module):
+    """A layer that keeps its sizes, and a weight for each projection."""
+
+    def __init__(self, **sizes: Any) -> None:
+        super().__init__()
+        self.qkv, self.out = torch.nn.Linear(C, (H + 2 * G) * D), torch.nn.Linear(H * D, C)
+        for word, value in sizes.items():
+            setattr(self, word, value)
+
+
+SIZES: dict[str, Any] = dict(heads=H, kv_heads=G, head_dim=D, causal=False, scale=0.3)
+
+
+def test_of_reads_the_sizes_from_the_layer() -> None:
+    module = Kept(**SIZES).double()
+    read, given = Layer.of(module, rope=ROPE, softcap=1.5), Layer(raw(module), **SIZES, rope=ROPE, softcap=1.5)
+    np.testing.assert_array_equal(read.forward(draw(B, T, C))[0], given.forward(draw(B, T, C))[0])
+    for word, other in {"causal": True, "scale": 2.0}.items():
+        changed = Layer(raw(module), **{**SIZES, word: other}, rope=ROPE, softcap=1.5)
+        assert not np.allclose(read.forward(draw(B, T, C))[0], changed.forward(draw(B, T, C))[0])
+
+
+def test_what_is_given_to_of_goes_before_what_the_layer_keeps() -> None:
+    module = Kept(**SIZES).double()
+    assert Layer.of(module, scale=2.0).scale == 2.0
+    assert Layer.of(module).scale == 0.3
+
+
+def test_of_says_which_sizes_a_layer_does_not_keep() -> None:
+    module = Kept(heads=H, head_dim=D, causal=True)
+    words = "Kept keeps no kv_heads and no scale; give what it lacks: Layer.of(module, kv_heads=…, scale=…)"
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        Layer.of(module)
+    assert Layer.of(module, kv_heads=G, scale=None).scale is None
+
+
+def test_a_rope_is_read_from_what_a_layer_rotates_with() -> None:
+    class Turns:
+        theta, layout, rotary_dim = 500.0, "interleaved", 4
+
+    assert Rope.of(Turns()) == Rope(theta=500.0, layout="interleaved", rotary_dim=4)
