@@ -7,6 +7,7 @@ from typing import Literal, overload
 
 import torch
 from torch import Tensor
+from typing_extensions import TypedDict, Unpack
 
 from attnzoo.errors import ConfigError, InputError, Unsupported, did_you_mean
 from attnzoo.ops import banded, blocks, eager, flex, masks, rules, sdpa
@@ -18,84 +19,42 @@ from attnzoo.ops.terms import Terms, both
 BACKENDS = ("auto", "eager", "sdpa", "banded", "blocks", "flex")
 
 
+class Asked(TypedDict, total=False):
+    """What may be asked of attention besides q, k and v, with its types. The defaults stand in `terms_of`."""
+
+    mask: Tensor | Rule | None
+    key_mask: Tensor | None
+    causal: bool
+    window: int | None
+    document: Tensor | None
+    scale: float | None
+    softcap: float | None
+    bias: Tensor | Bias | None
+    sinks: Tensor | None
+    dropout: float
+    q_offset: int | None
+
+
 @overload
 def attend(
     q: Tensor,
     k: Tensor,
     v: Tensor,
     *,
-    mask: Tensor | Rule | None = None,
-    key_mask: Tensor | None = None,
-    causal: bool = False,
-    window: int | None = None,
-    document: Tensor | None = None,
-    scale: float | None = None,
-    softcap: float | None = None,
-    bias: Tensor | Bias | None = None,
-    sinks: Tensor | None = None,
-    dropout: float = 0.0,
-    q_offset: int | None = None,
     need_weights: Literal[False] = False,
     backend: str = "auto",
+    **asked: Unpack[Asked],
 ) -> Tensor: ...
 @overload
 def attend(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    mask: Tensor | Rule | None = None,
-    key_mask: Tensor | None = None,
-    causal: bool = False,
-    window: int | None = None,
-    document: Tensor | None = None,
-    scale: float | None = None,
-    softcap: float | None = None,
-    bias: Tensor | Bias | None = None,
-    sinks: Tensor | None = None,
-    dropout: float = 0.0,
-    q_offset: int | None = None,
-    need_weights: Literal[True],
-    backend: str = "auto",
+    q: Tensor, k: Tensor, v: Tensor, *, need_weights: Literal[True], backend: str = "auto", **asked: Unpack[Asked]
 ) -> tuple[Tensor, Tensor]: ...
 @overload
 def attend(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    mask: Tensor | Rule | None = None,
-    key_mask: Tensor | None = None,
-    causal: bool = False,
-    window: int | None = None,
-    document: Tensor | None = None,
-    scale: float | None = None,
-    softcap: float | None = None,
-    bias: Tensor | Bias | None = None,
-    sinks: Tensor | None = None,
-    dropout: float = 0.0,
-    q_offset: int | None = None,
-    need_weights: bool,
-    backend: str = "auto",
+    q: Tensor, k: Tensor, v: Tensor, *, need_weights: bool, backend: str = "auto", **asked: Unpack[Asked]
 ) -> Tensor | tuple[Tensor, Tensor]: ...
 def attend(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    mask: Tensor | Rule | None = None,
-    key_mask: Tensor | None = None,
-    causal: bool = False,
-    window: int | None = None,
-    document: Tensor | None = None,
-    scale: float | None = None,
-    softcap: float | None = None,
-    bias: Tensor | Bias | None = None,
-    sinks: Tensor | None = None,
-    dropout: float = 0.0,
-    q_offset: int | None = None,
-    need_weights: bool = False,
-    backend: str = "auto",
+    q: Tensor, k: Tensor, v: Tensor, *, need_weights: bool = False, backend: str = "auto", **asked: Unpack[Asked]
 ) -> Tensor | tuple[Tensor, Tensor]:
     """softmax(scale * q kᵀ, capped, biased, masked) v for grouped heads, by every rule of C2 to C8 (arXiv:1706.03762).
 
@@ -134,22 +93,10 @@ def attend(
     do what was asked, `ConfigError` for an unknown backend, a dropout that is no share, a window without a key, a
     softcap that caps everything, or heads that do not share the key-value heads evenly.
     """
+    for word in asked.keys() - Asked.__annotations__.keys():
+        raise TypeError(f"attend() takes no {word!r}{did_you_mean(word, Asked.__annotations__)}")
     check(q, k, v)
-    terms = terms_of(
-        q,
-        k,
-        mask=mask,
-        key_mask=key_mask,
-        causal=causal,
-        window=window,
-        document=document,
-        scale=scale,
-        softcap=softcap,
-        bias=bias,
-        sinks=sinks,
-        dropout=dropout,
-        q_offset=q_offset,
-    )
+    terms = terms_of(q, k, **asked)
     return serve(q, k, v, terms, need_weights, backend)
 
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from typing_extensions import Unpack
 
 from attnzoo import counting
 from attnzoo.errors import Unsupported
-from attnzoo.ops.attend import BACKENDS, KERNELS, check, check_backend, choose, terms_of, why_not
+from attnzoo.ops.attend import BACKENDS, KERNELS, Asked, check, check_backend, choose, terms_of, why_not
 from attnzoo.ops.eager import run as eager
 from attnzoo.ops.terms import Terms
 
@@ -64,7 +65,7 @@ class Explanation:
 
 
 def explain(
-    q: Tensor, k: Tensor, v: Tensor, *, need_weights: bool = False, backend: str = "auto", **asked: Any
+    q: Tensor, k: Tensor, v: Tensor, *, need_weights: bool = False, backend: str = "auto", **asked: Unpack[Asked]
 ) -> Explanation:
     """Explain the call `attend(q, k, v, ...)` with the same arguments, by making it: once whole, once at half length.
 

@@ -6,7 +6,7 @@ Two probes: values that are the identity make the output the weights; zero queri
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -401,3 +401,12 @@ def test_the_definition_can_be_differentiated_twice(t: int) -> None:
 def test_the_returned_weights_can_be_differentiated() -> None:
     q, k = normal(1, 2, 3, 2).requires_grad_(), normal(1, 1, 4, 2, seed=1).requires_grad_()
     assert torch.autograd.gradcheck(lambda q, k: ops.attend(q, k, k, causal=True, need_weights=True)[1], (q, k))
+
+
+@pytest.mark.parametrize(
+    ("word", "offer"), [("causall", "'causal'"), ("softcaps", "'softcap'"), ("q_offsets", "'q_offset'")]
+)
+def test_a_word_that_attend_does_not_know_is_answered_with_the_nearest(word: str, offer: str) -> None:
+    q, asked = torch.zeros(1, 1, 2, 4), cast(Any, {word: 1})
+    with pytest.raises(TypeError, match=rf"attend\(\) takes no '{word}'; did you mean {offer}\?"):
+        ops.attend(q, q, q, **asked)
