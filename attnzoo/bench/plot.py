@@ -39,7 +39,7 @@ def draw_lines(results: Sequence[Result], path: Path) -> None:
             metadata = {"Date": None} if path.suffix.lower() == ".svg" else None
             figure([result for result in results if result.lines]).savefig(path, dpi=150, metadata=metadata)
         except OSError as error:
-            raise ConfigError(f"cannot write {path}: {error.strerror}") from error
+            raise ConfigError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def figure(results: Sequence[Result]) -> Figure:

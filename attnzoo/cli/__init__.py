@@ -12,6 +12,7 @@ import attnzoo
 from attnzoo.cli import bench, check, describe, doctor, explain, heatmap, new, report, selftest, trace
 from attnzoo.cli import list as listing
 from attnzoo.cli.given import BUILD_OPTIONS
+from attnzoo.cli.streams import watched_streams, wide_screen
 from attnzoo.errors import AttnZooError
 
 app = typer.Typer(
@@ -50,9 +51,11 @@ def root(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command and exit: 0 all is well, 1 something is wrong, 2 the request can not be served."""
-    try:
-        app(arguments)
-    except AttnZooError as error:
-        print(f"attnzoo: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
+    """Run the command and exit: 0 all is well, 1 something is wrong, 2 the request can not be served, 141 nobody
+    reads the answer."""
+    with wide_screen(), watched_streams():
+        try:
+            app(arguments)
+        except AttnZooError as error:
+            print(f"attnzoo: {error}", file=sys.stderr)
+            raise SystemExit(2) from None

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from attnzoo.bench import counts as counting
 from attnzoo.bench import plot as picture
@@ -23,7 +23,8 @@ from attnzoo.bench.page import page as page_of
 from attnzoo.bench.results import Result
 from attnzoo.bench.runner import check_place, chosen, keep_memory, machine, run, threads
 from attnzoo.bench.works import Work, all_works
-from attnzoo.cli.screen import print_json, print_table, quiet_zoo
+from attnzoo.cli.screen import print_json, print_table, progress, quiet_zoo
+from attnzoo.cli.streams import writing
 from attnzoo.errors import ConfigError
 
 REDRAW = 0.1  # seconds between two pictures of the progress bar
@@ -175,10 +176,8 @@ def told_command(
 
 
 def save(page: Path, text: str) -> None:
-    try:
+    with writing("--page", page):
         page.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"--page: cannot write {page}: {error.strerror}") from error
 
 
 @contextmanager
@@ -188,13 +187,13 @@ def bar() -> Iterator[Callable[[float, str], None]]:
     It is drawn when it is told, which is never while something is timed, and not by a thread of its own.
     """
     columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as progress:
-        task, drawn = progress.add_task("", total=1.0), 0.0
+    with progress(*columns, auto_refresh=False) as drawing:
+        task, drawn = drawing.add_task("", total=1.0), 0.0
 
         def tell(share: float, what: str) -> None:
             nonlocal drawn
             due = time.monotonic() > drawn + REDRAW
             drawn = time.monotonic() if due else drawn
-            progress.update(task, description=what, completed=share, refresh=due)
+            drawing.update(task, description=what, completed=share, refresh=due)
 
         yield tell

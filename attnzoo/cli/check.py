@@ -16,6 +16,7 @@ from attnzoo import checks
 from attnzoo.checks.engine.report import SCHEMA, Report, Result
 from attnzoo.checks.engine.runner import devices
 from attnzoo.cli.screen import print_table, progress_bar, quiet_zoo
+from attnzoo.cli.streams import writing
 from attnzoo.errors import ConfigError
 from attnzoo.registry import Registry
 
@@ -144,10 +145,8 @@ def write(reports: Sequence[Report], where: str) -> None:
     if where == "-":
         sys.stdout.write(text)
         return
-    try:
+    with writing("--json", where):
         Path(where).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"--json: cannot write {where}: {error.strerror}") from error
 
 
 def write_script(reports: Sequence[tuple[str, Report]], where: str) -> None:
@@ -166,10 +165,8 @@ def write_script(reports: Sequence[tuple[str, Report]], where: str) -> None:
         )
         return
     name, report, failure = first
-    try:
+    with writing("--script", where):
         Path(where).write_text(script_of(name, report, failure), encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"--script: cannot write {where}: {error.strerror}") from error
     console.print(f"--script: `python {where}` shows {failure.law}", soft_wrap=True)
 
 

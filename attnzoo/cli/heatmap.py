@@ -10,13 +10,13 @@ from typing import Annotated
 
 import torch
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from torch import Tensor
 
 from attnzoo import viz
 from attnzoo.cli.given import build, tokens_in
-from attnzoo.cli.screen import quiet_zoo
+from attnzoo.cli.screen import progress, quiet_zoo
+from attnzoo.cli.streams import writing
 from attnzoo.errors import ConfigError, did_you_mean
 from attnzoo.interop import models
 from attnzoo.registry import Registry
@@ -127,19 +127,17 @@ def documents(text: str) -> Tensor | None:
 
 def save(seen: viz.Maps, out: Path, mask: bool) -> None:
     """As the ending says."""
-    try:
+    with writing("--out", out):
         if out.suffix.lower() == ".html":
             out.write_text(viz.page(seen), encoding="utf-8")
         else:
             (viz.mask if mask else viz.heatmap)(seen).savefig(out, dpi=150)
-    except OSError as error:
-        raise ConfigError(f"--out: cannot write {out}: {error.strerror}") from error
 
 
 @contextmanager
 def steps(total: int) -> Iterator[Callable[[str], None]]:
     """A progress bar on stderr; what it gives is called with the name of each step as it begins."""
     columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with progress(*columns) as bar:
         task, begun = bar.add_task("", total=total), itertools.count()
         yield lambda what: bar.update(task, description=what, completed=next(begun))

@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 
 from attnzoo.cli.screen import quiet_zoo
+from attnzoo.cli.streams import writing
 from attnzoo.errors import ConfigError
 from attnzoo.registry import Registry
 
@@ -117,15 +118,12 @@ def write(target: Path, written: Mapping[str, str]) -> None:
         raise ConfigError(f"{target} already holds something; give another name, another --into, or empty it")
     if not target.is_dir() and target.exists():
         raise ConfigError(f"{target} is already a file; give another name, or another --into")
-    try:
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".attnzoo-new-") as beside:
-            whole = Path(beside) / target.name
-            for path, text in written.items():
-                place = whole / path
-                place.parent.mkdir(parents=True, exist_ok=True)
-                place.write_text(text, encoding="utf-8")
-            if target.is_dir():
-                target.rmdir()
-            shutil.move(whole, target)
-    except OSError as error:
-        raise ConfigError(f"cannot write {target}: {error.strerror}") from error
+    with writing("--into", target), tempfile.TemporaryDirectory(dir=target.parent, prefix=".attnzoo-new-") as beside:
+        whole = Path(beside) / target.name
+        for path, text in written.items():
+            place = whole / path
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(text, encoding="utf-8")
+        if target.is_dir():
+            target.rmdir()
+        shutil.move(whole, target)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -23,11 +23,17 @@ def quiet_zoo() -> Iterator[Registry]:
         yield zoo()
 
 
+def progress(*columns: ProgressColumn, **more: Any) -> Progress:
+    """A bar on stderr that leaves nothing behind; none at all where stderr is no terminal, but a file or a pipe."""
+    console = Console(stderr=True)
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal, **more)
+
+
 @contextlib.contextmanager
 def progress_bar() -> Iterator[Callable[[int, int, str], None]]:
     """A bar on stderr; yields the function that moves it: how much is done, how much there is, and what it is."""
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with progress(*columns) as bar:
         task = bar.add_task("", total=None)
 
         def advance(done: int, total: int, what: str) -> None:

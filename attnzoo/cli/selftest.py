@@ -12,7 +12,7 @@ from attnzoo.checks import LAWS
 from attnzoo.checks.exam.faults import FAULTS
 from attnzoo.checks.exam.selftest import Exam, kill_table, selftest
 from attnzoo.cli.screen import print_json, print_table, progress_bar, quiet_zoo
-from attnzoo.errors import ConfigError
+from attnzoo.cli.streams import writing
 
 
 def selftest_(
@@ -74,7 +74,5 @@ def write_table(path: Path, kills: dict[str, list[str]]) -> None:
         by = ", ".join([f"**{fault.killed_by}**", *others])
         reported = fault.reported or "ours"
         lines.append(f"| `{fault.id}` | {fault.truth} | {fault.clause} | {reported} | {by} |")
-    try:
+    with writing("--table", path):
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"--table: cannot write {path}: {error.strerror}") from error

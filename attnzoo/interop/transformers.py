@@ -10,7 +10,7 @@ transformers itself is not imported here: a model that is handed in brings it al
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 import attnzoo
 from attnzoo import ops
 from attnzoo.errors import InputError, Unsupported
+from attnzoo.interop.fusible import Places, elsewhere, hooks, places, troubles
 
 if TYPE_CHECKING:
     from transformers import Cache
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound=nn.Module)
 
 IMPLEMENTATIONS = ("sdpa", "eager")
+WATCHERS = ("DistributedDataParallel", "FullyShardedDataParallel")
+KEPT_HOOKS = ("_forward", "_backward", "_is_full_backward")  # the attributes that hold them begin so
 
 
 def swap(model: M) -> M:
@@ -34,25 +37,40 @@ def swap(model: M) -> M:
 
         swap(AutoModelForCausalLM.from_pretrained("some/llama")).generate(...)
 
-    Weights keep values, dtype, device and `requires_grad`; the model keeps its mode, hooks, caches and calls. Queries,
-    keys and values become one fused parameter, so build an optimizer after the swap, and save before it: the names in
-    `state_dict()` are no longer Hugging Face's. `output_attentions=True` gives weights with "sdpa" too. A layer that
-    is already swapped stays as it is.
+    Weights keep values, dtype, device, `grad` and `requires_grad`; the model keeps its mode, hooks, caches and calls.
+    Queries, keys and values become one fused parameter, so build an optimizer after the swap, and save before it: the
+    names in `state_dict()` are no longer Hugging Face's. `output_attentions=True` gives weights with "sdpa" too. A
+    layer that is already swapped stays as it is.
 
     Known: Llama, Mistral and Mixtral (without a sliding window), Qwen2; BERT, RoBERTa, XLM-RoBERTa, CamemBERT, ELECTRA.
 
     Raises, before anything is changed, `InputError` for what is no module, and `Unsupported` for a model without
-    attention, with an attention layer that is not known, or with a setting that attnzoo does not honour.
+    attention, with an attention layer that is not known, with a setting that attnzoo does not honour, or with
+    projections that cannot be fused without a loss: hooked, tied, parametrized, quantized, adapted, or unlike.
     """
     if not isinstance(model, nn.Module):
         raise InputError(f"swap takes a loaded model, a torch.nn.Module; got {type(model).__name__}")
     seats = list(find_seats(model))
     if not seats:
         raise Unsupported(f"swap found no attention layer in {type(model).__name__}; {known_families()}")
-    taken = [(seat, successor(seat)) for seat in seats if not isinstance(seat.attention, SwappedAttention)]
-    for seat, adapter in taken:
-        adapter.take(seat)
+    check_watchers(model)
+    known = places(model)
+    with torch.inference_mode(False), torch.no_grad():  # a tensor that is made in inference mode never trains
+        taken = [(seat, successor(seat, known)) for seat in seats if not isinstance(seat.attention, SwappedAttention)]
+        for seat, adapter in taken:
+            adapter.take(seat)
     return model
+
+
+def check_watchers(model: nn.Module) -> None:
+    """Raises `Unsupported` for a wrapper that goes on with the parameters that it found when it was built."""
+    for module in model.modules():
+        for kind in type(module).__mro__:
+            if kind.__name__ in WATCHERS and kind.__module__.startswith("torch."):
+                raise Unsupported(
+                    f"swap cannot reach into {kind.__name__}, which holds the parameters that it was built with; "
+                    f"swap first, and wrap then"
+                )
 
 
 @dataclass(frozen=True)
@@ -71,20 +89,24 @@ class Seat:
         return Unsupported(f"swap cannot take over {self.path} ({type(self.attention).__name__}): {what}")
 
 
-def find_seats(parent: nn.Module, path: str = "") -> Iterator[Seat]:
-    """The innermost modules whose class calls itself an attention, and what was swapped before."""
+def find_seats(parent: nn.Module, path: str = "", seen: set[nn.Module] | None = None) -> Iterator[Seat]:
+    """The innermost modules whose class calls itself an attention, and what was swapped before; each once."""
+    seen = set() if seen is None else seen
     for name, child in parent.named_children():
+        if child in seen:
+            continue
+        seen.add(child)
         seat = Seat(parent, name, f"{path}{name}")
         if isinstance(child, SwappedAttention):
             yield seat
             continue
-        within = list(find_seats(child, f"{seat.path}."))
+        within = list(find_seats(child, f"{seat.path}.", seen))
         if not within and "Attention" in type(child).__name__:
             within = [seat]
         yield from within
 
 
-def successor(seat: Seat) -> SwappedAttention:
+def successor(seat: Seat, known: Places) -> SwappedAttention:
     """The layer for a seat, still without weights. Raises `Unsupported` for what it could not do as the old one did."""
     attention = seat.attention
     replaced: Any = type(attention)
@@ -98,14 +120,14 @@ def successor(seat: Seat) -> SwappedAttention:
         raise seat.refuse(f"it has {', '.join(more)}, which the variant {family.variant} does not honour yet")
     if implementation(attention) not in IMPLEMENTATIONS:
         raise seat.refuse(wrong_implementation(attention))
-    check_fusible(seat, family.parts[:3])
+    check_movable(seat, family, known)
     options = family.options(seat)
     return cast(SwappedAttention, in_place_of(family, replaced)(attention, **options))
 
 
 def beyond(attention: Any, parts: Sequence[str]) -> list[str]:
-    """What an attention layer has besides `parts`: modules, parameters, and settings that change its formula."""
-    own = [name for name, _ in attention.named_children()] + [n for n, _ in attention.named_parameters(recurse=False)]
+    """What an attention layer has besides `parts`: modules, tensors, and settings that change its formula."""
+    own = [*attention._modules, *attention._parameters, *attention._buffers]
     more = [name for name in own if name not in parts]
     for setting in ("sliding_window", "attn_logit_softcapping"):
         value = getattr(attention, setting, getattr(getattr(attention, "config", None), setting, None))
@@ -113,26 +135,18 @@ def beyond(attention: Any, parts: Sequence[str]) -> list[str]:
     return more
 
 
-def check_fusible(seat: Seat, names: Sequence[str]) -> None:
-    """Raises `Unsupported` unless these projections are plain linear layers that one linear layer can stand for."""
-    projections = {name: getattr(seat.attention, name) for name in names}
-    for name, module in {"it": seat.attention, **projections}.items():
-        if getattr(module.forward, "__func__", None) is not type(module).forward:
-            raise seat.refuse(f"{name} is wrapped, as accelerate does for a device_map; load it without, then move it")
-    for name, layer in projections.items():
-        if type(layer) is not nn.Linear:
-            raise seat.refuse(f"{name} is a {type(layer).__name__}, not a plain nn.Linear (quantized, or an adapter?)")
-        if layer._forward_hooks or layer._forward_pre_hooks:
-            raise seat.refuse(f"{name} has forward hooks, which would be lost; remove them first")
-    first, *others = projections.values()
-    for what, tell in dict[str, Callable[[nn.Linear], object]](
-        bias=lambda layer: layer.bias is not None,
-        dtype=lambda layer: layer.weight.dtype,
-        device=lambda layer: layer.weight.device,
-        requires_grad=lambda layer: [parameter.requires_grad for parameter in layer.parameters()],
-    ).items():
-        if any(tell(layer) != tell(first) for layer in others):
-            raise seat.refuse(f"{', '.join(names)} become one layer, but differ in {what}; make it the same first")
+def check_movable(seat: Seat, family: Any, known: Places) -> None:
+    """Raises `Unsupported` unless the attention layer can move, with all that it holds and shares."""
+    attention = seat.attention
+    if getattr(attention.forward, "__func__", None) is not type(attention).forward:
+        raise seat.refuse("it is wrapped, as accelerate does for a device_map; load it without, then move it")
+    if lost := [*hooks(attention, but=KEPT_HOOKS)]:
+        raise seat.refuse(f"it has {' and '.join(lost)}, which would be lost; remove them first")
+    for what, module, path in ("it", attention, seat.path), *family.emptied(seat):
+        if others := elsewhere(module, path, known):
+            raise seat.refuse(f"{what} is shared: it is also {others}; give each place its own first (copy.deepcopy)")
+    for trouble in troubles(attention, seat.path, family.parts[:3], known):
+        raise seat.refuse(trouble)
 
 
 def implementation(attention: Any) -> str:
@@ -172,6 +186,11 @@ class SwappedAttention(nn.Module):
         """What to build for a seat. Raises `Unsupported` for a setting that the variant does not honour."""
         raise NotImplementedError
 
+    @staticmethod
+    def emptied(seat: Seat) -> Sequence[tuple[str, nn.Module, str]]:
+        """Modules beside the seat that `out_of` takes from: (what to call it, the module, its name in the model)."""
+        return ()
+
     def out_of(self, seat: Seat) -> nn.Module:
         """The output projection that belongs to the seat, taken from where it stood."""
         raise NotImplementedError
@@ -183,11 +202,11 @@ class SwappedAttention(nn.Module):
         """
         replaced = seat.attention
         self.layer.qkv = stacked([getattr(replaced, name) for name in self.parts[:3]])
-        self.layer.out = self.out_of(seat)
         self.train(replaced.training)
+        self.layer.out = self.out_of(seat)  # after the line above: it has a mode of its own
         for name, value in vars(replaced).items():
-            if name.startswith(("_forward", "_backward", "_is_full_backward")):
-                setattr(self, name, value)  # the hooks; shared, so that a handle still removes its own
+            if name.startswith(KEPT_HOOKS):
+                setattr(self, name, value)  # shared, so that a handle still removes its own
         setattr(seat.parent, seat.name, self)
 
     def answer(
@@ -293,6 +312,11 @@ class SwappedBert(SwappedAttention):
             dropout=attention.dropout.p,
         )
 
+    @staticmethod
+    def emptied(seat: Seat) -> Sequence[tuple[str, nn.Module, str]]:
+        output = cast(nn.Module, seat.parent.output)
+        return [("the output behind it", output, f"{seat.path.removesuffix(seat.name)}output")]
+
     def out_of(self, seat: Seat) -> nn.Module:
         output = cast(Any, seat.parent.output)
         dense, output.dense = output.dense, nn.Identity()
@@ -358,4 +382,7 @@ def stacked(layers: Sequence[nn.Linear]) -> nn.Linear:
     for name, like in first.named_parameters():
         joined = torch.cat([layer.get_parameter(name).detach() for layer in layers])
         setattr(fused, name, nn.Parameter(joined, requires_grad=like.requires_grad))
+        if like.grad is not None:
+            grads = [cast(Tensor, layer.get_parameter(name).grad) for layer in layers]
+            fused.get_parameter(name).grad = torch.cat(grads)
     return fused
