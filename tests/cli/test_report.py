@@ -17,8 +17,7 @@ import torch
 
 import attnzoo
 from attnzoo.checks import LAWS, Report, Result
-from attnzoo.checks.engine.report import RED, Outcome
-from attnzoo.checks.engine.report import Diagnosis
+from attnzoo.checks.engine.report import RED, Diagnosis, Outcome
 from attnzoo.checks.exam.faults import FAULTS
 from attnzoo.cli import main
 
