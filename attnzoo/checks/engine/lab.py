@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import math
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -354,11 +354,17 @@ class Switches:
         return [name for name, value in self.values.items() if now[name] != value]
 
     def restore(self) -> None:
-        """Set them back."""
-        torch.set_grad_enabled(self.values["gradients"])
-        torch.set_default_dtype(self.values["the default dtype"])
-        torch.set_float32_matmul_precision(self.values["float32 matmul precision"])
-        torch.use_deterministic_algorithms(self.values["deterministic algorithms"])
-        torch.set_num_threads(self.values["the number of threads"])
-        torch.set_autocast_enabled("cpu", self.values["autocast"])
-        torch.autograd.set_detect_anomaly(self.values["anomaly detection"])
+        """Set back those that moved: of one of them to set what it is takes seconds, by all that torch imports."""
+        for name in self.moved():
+            SETTERS[name](self.values[name])
+
+
+SETTERS: dict[str, Callable[[Any], object]] = {
+    "gradients": torch.set_grad_enabled,
+    "the default dtype": torch.set_default_dtype,
+    "float32 matmul precision": torch.set_float32_matmul_precision,
+    "deterministic algorithms": torch.use_deterministic_algorithms,
+    "the number of threads": torch.set_num_threads,
+    "autocast": lambda on: torch.set_autocast_enabled("cpu", on),
+    "anomaly detection": torch.autograd.set_detect_anomaly,
+}
