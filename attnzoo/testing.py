@@ -25,7 +25,9 @@ from attnzoo.checks.engine.runner import SEEDS, Run, devices, find_device
 from attnzoo.errors import AttnZooError
 from attnzoo.registry import zoo
 
-OUTCOME = "attnzoo outcome"
+# What a test's report carries along, from the process of a worker of pytest-xdist too: its law's outcome, and of a
+# layer that did not hold to it the variant and the device.
+OUTCOME, BROKEN = "attnzoo outcome", "attnzoo broken"
 
 # How pytest's summary names an outcome that is neither a plain pass nor a failure: category, letter, word.
 TOLD = {
@@ -80,6 +82,7 @@ class Conformance:
         self.option = config.option
         self.devices = devices(config.option.device)
         self.runs: dict[tuple[str, str], Run] = {}
+        self.broken: dict[tuple[str, str], None] = {}
         self.passed = 0
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
@@ -98,12 +101,24 @@ class Conformance:
     def attnzoo_result(self, request: pytest.FixtureRequest) -> Result:
         """How the law of this test came out for its variant."""
         name, device, law = request.param
+        result = self._run(name, device).result(law)
+        request.node.user_properties.append((OUTCOME, result.outcome))
+        if result.outcome in ("failed", "error") and result.case:
+            request.node.user_properties.append((BROKEN, [name, device]))
+        return result
+
+    def _run(self, name: str, device: str) -> Run:
         if (name, device) not in self.runs:
             self.runs[name, device] = judge(attnzoo.describe(name), device=device, depth=self.option.depth)
-        result = self.runs[name, device].result(law)
-        request.node.user_properties.append((OUTCOME, result.outcome))
-        self.passed += result.outcome == "passed"
-        return result
+        return self.runs[name, device]
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        told = dict(report.user_properties)
+        if report.when == "call":
+            self.passed += told.get(OUTCOME) == "passed"
+            if BROKEN in told:
+                name, device = map(str, told[BROKEN])  # type: ignore[call-overload]
+                self.broken[name, device] = None
 
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
         outcome = dict(getattr(report, "user_properties", ())).get(OUTCOME)
@@ -113,9 +128,8 @@ class Conformance:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Which mistake each failing variant looks like."""
-        for (name, device), run in self.runs.items():
-            if run.failing:
-                terminalreporter.write_line(f"{name} on {device}: {run.diagnosis}")
+        for name, device in self.broken:
+            terminalreporter.write_line(f"{name} on {device}: {self._run(name, device).diagnosis}")
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:

@@ -212,6 +212,21 @@ def test_a_declared_failure_is_known_and_what_stands_on_a_failure_is_blocked(pro
     assert result.ret == FAILED
 
 
+@pytest.mark.parametrize("workers", [(), ("-p", "xdist", "-n2")], ids=["alone", "xdist"])
+def test_workers_of_xdist_change_neither_the_exit_code_nor_the_diagnosis(
+    project: pytest.Pytester, workers: tuple[str, ...]
+) -> None:
+    project.makeconftest("import attnzoo, broken\nattnzoo.register(broken.variant('mine', broken.Leaking))\n")
+    project.makepyfile(test_laws=TWO_LINES)
+    asked = ("-p", "attnzoo.testing", *workers, "-k")
+    good = project.runpytest_subprocess(*asked, "build.runs", "--variant=single_head")
+    bad = project.runpytest_subprocess(*asked, "no_future")
+    none = project.runpytest_subprocess(*asked, "position.shift", "--variant=single_head")
+    assert (good.ret, bad.ret, none.ret) == (OK, FAILED, NONE)
+    bad.stdout.fnmatch_lines(["mine on cpu: no known fault: the variant brings no oracle*"])
+    assert "1 not applicable" in none.outlines[-1]
+
+
 def test_nothing_is_loaded_into_a_project_that_does_not_ask(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_own="def test_own():\n    pass\n")
     code = "import sys, pytest; code = pytest.main([]); sys.exit(code or 'attnzoo' in sys.modules)"

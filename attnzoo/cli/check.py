@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json as json_format
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +14,7 @@ import typer
 from rich.console import Console
 
 from attnzoo import checks
+from attnzoo.checks.engine.parallel import cores, spread
 from attnzoo.checks.engine.report import SCHEMA, Report, Result
 from attnzoo.checks.engine.runner import devices
 from attnzoo.cli.screen import print_table, progress_bar, quiet_zoo
@@ -58,6 +60,10 @@ def check(
         str, typer.Option(help="Only this case, and what is to differ in it: options-0,b=1,t=2.", metavar="CASE")
     ] = "",
     seed: Annotated[int, typer.Option(help="Where the random draws start.")] = 0,
+    jobs: Annotated[
+        int | None,
+        typer.Option(help="How many processes share the variants; without it one a core.", min=1, show_default=False),
+    ] = None,
     json: Annotated[
         str, typer.Option(help="Write the reports as JSON to this file; - for stdout.", metavar="FILE")
     ] = "",
@@ -72,14 +78,16 @@ def check(
     """
     with quiet_zoo() as zoo:
         chosen = choose(zoo, names or [], every)
-        jobs = [(name, place) for name in chosen for place in devices(device)]
-        reports = run(zoo, jobs, depth=depth, only=only or [], case=case, seed=seed)
+        places = [(name, place) for name in chosen for place in devices(device)]
+        asked: dict[str, Any] = {"depth": depth, "only": only or [], "case": case, "seed": seed}
+        processes = share(places, jobs, few=bool(only or case))
+        reports = run(zoo, places, asked) if processes == 1 else run_apart(places, asked, processes)
     if json:
         write(reports, json)
     if json != "-":
         show(reports)
     if script:
-        write_script([(name, report) for (name, _), report in zip(jobs, reports, strict=True)], script)
+        write_script([(name, report) for (name, _), report in zip(places, reports, strict=True)], script)
     raise typer.Exit(0 if all(report.passed for report in reports) else 1)
 
 
@@ -96,20 +104,52 @@ def choose(zoo: Registry, names: Sequence[str], every: bool) -> list[str]:
     return chosen
 
 
-def run(
-    zoo: Registry, jobs: Sequence[tuple[str, str]], *, depth: str, only: Sequence[str], case: str, seed: int
-) -> list[Report]:
+def share(places: Sequence[tuple[str, str]], jobs: int | None, *, few: bool) -> int:
+    """How many processes to use, one for this one alone. few: of the laws or cases only some were asked for
+
+    For one variant, or few laws, a process takes longer to start than its work does.
+    """
+    elsewhere = sorted({device for _, device in places if not device.startswith("cpu")})
+    if jobs is None:
+        return 1 if elsewhere or few else min(cores(), len(places))
+    if elsewhere and jobs > 1:
+        raise ConfigError(
+            f"--jobs {jobs}: processes that share {', '.join(elsewhere)} only wait for each other; say --jobs 1, or "
+            "--device cpu"
+        )
+    return min(jobs, len(places))
+
+
+def run(zoo: Registry, places: Sequence[tuple[str, str]], asked: Mapping[str, Any]) -> list[Report]:
     """Check one variant on one device after another, under a progress bar."""
     reports = []
     with progress_bar() as advance:
-        for position, (name, device) in enumerate(jobs):
+        for position, (name, device) in enumerate(places):
 
             def law_done(done: int, laws: int, law: str, name: str = name, position: int = position) -> None:
-                advance(laws * position + done, laws * len(jobs), f"{name} {law}")
+                advance(laws * position + done, laws * len(places), f"{name} {law}")
 
-            asked: dict[str, Any] = {"device": device, "depth": depth, "only": only, "case": case, "seed": seed}
-            reports.append(checks.check(zoo[name], **asked, progress=law_done))
+            reports.append(checks.check(zoo[name], device=device, **asked, progress=law_done))
     return reports
+
+
+def run_apart(places: Sequence[tuple[str, str]], asked: Mapping[str, Any], processes: int) -> list[Report]:
+    """The same by several processes; the bar moves with each variant."""
+    with progress_bar() as advance:
+        advance(0, len(places), f"{processes} processes")
+        return spread(
+            functools.partial(check_by_name, asked=asked),
+            places,
+            processes,
+            lambda done, place: advance(done, len(places), place[0]),
+        )
+
+
+def check_by_name(place: tuple[str, str], asked: Mapping[str, Any]) -> Report:
+    """One variant on one device, in a process that has yet to load the plugins."""
+    name, device = place
+    with quiet_zoo() as zoo:
+        return checks.check(zoo[name], device=device, **asked)
 
 
 def show(reports: Sequence[Report]) -> None:

@@ -1,4 +1,4 @@
-"""The definition of attention, one query at a time: grouped heads, a softcap, a bias, sinks, and who sees whom.
+"""The definition of attention, one query token at a time: grouped heads, a softcap, a bias, sinks, who sees whom.
 
 b  batch    h  query heads    g  key-value heads    t  query tokens    s  key tokens    d  head width
 """
@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 
 from attnzoo.errors import InputError
 from attnzoo.oracle.arrays import Array
+
+# Taken for the largest logit of a row that has none, so that it can be subtracted.
+LOWEST = float(np.finfo(np.float64).min)
 
 
 def attention(
@@ -59,21 +62,21 @@ def attention(
     bias = np.broadcast_to(np.asarray(0.0 if bias is None else bias, dtype=np.float64), (b, h, t, s))
     visible = np.broadcast_to(True if visible is None else visible, (b, h, t, s)) & (bias != -np.inf)
 
+    k, v = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)
     mixed, weights = np.zeros((b, h, t, v.shape[-1])), np.zeros((b, h, t, s))
-    for n, head, i in np.ndindex(b, h, t):
-        seen = np.flatnonzero(visible[n, head, i])  # the hidden keys never enter a sum, so no value of theirs can leak
-        if seen.size:
-            keys, values = k[n, head // group, seen], v[n, head // group, seen]
-            logits = scale * (keys @ q[n, head, i])
-            if softcap is not None:
-                logits = softcap * np.tanh(logits / softcap)
-            logits = logits + bias[n, head, i, seen]
-            if sinks is not None:
-                logits = np.append(logits, np.float64(sinks[head]))
-            row = np.exp(logits - logits.max())
-            row = (row / row.sum())[: seen.size]  # the sink's own weight is dropped
-            weights[n, head, i, seen] = row
-            mixed[n, head, i] = row @ values
+    for i in range(t):
+        seen = visible[:, :, i]
+        logits = scale * np.einsum("bhsd,bhsd->bhs", _where(seen, q[:, :, i, None]), _where(seen, k))
+        if softcap is not None:
+            logits = softcap * np.tanh(logits / softcap)
+        logits = np.where(seen, logits + bias[:, :, i], -np.inf)
+        if sinks is not None:
+            sink = np.broadcast_to(np.asarray(sinks, dtype=np.float64)[:, None], (b, h, 1))
+            logits = np.concatenate([logits, sink], axis=-1)
+        row = np.exp(logits - logits.max(axis=-1, keepdims=True, initial=LOWEST))
+        total = row.sum(axis=-1, keepdims=True)  # 0 where nothing is seen
+        weights[:, :, i] = row[..., :s] / np.where(total == 0, 1.0, total)  # the sink's own weight is dropped
+        mixed[:, :, i] = np.einsum("bhs,bhse->bhe", weights[:, :, i], _where(seen, v))
     return mixed, weights
 
 
@@ -113,19 +116,22 @@ def attention_backward(
     group = _group(q, k, v)
     scale = q.shape[-1] ** -0.5 if scale is None else scale
 
+    k, v = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)
     dq, dk, dv, dbias = np.zeros_like(q), np.zeros_like(k), np.zeros_like(v), np.zeros_like(weights)
-    for n, head, i in np.ndindex(weights.shape[:3]):
-        g, seen = head // group, np.flatnonzero(weights[n, head, i])
-        row = weights[n, head, i, seen]
-        drow = v[n, g, seen] @ dmixed[n, head, i]
-        dlogits = row * (drow - row @ drow)
-        dv[n, g, seen] += np.outer(row, dmixed[n, head, i])
-        dbias[n, head, i, seen] = dlogits
+    for i in range(q.shape[2]):
+        row, seen = weights[:, :, i], weights[:, :, i] != 0
+        query, keys, values = _where(seen, q[:, :, i, None]), _where(seen, k), _where(seen, v)
+        back = _where(seen, dmixed[:, :, i, None])
+        drow = np.einsum("bhse,bhse->bhs", values, back)
+        dlogits = row * (drow - (row * drow).sum(axis=-1, keepdims=True))
+        dv += row[..., None] * back
+        dbias[:, :, i] = dlogits
         if softcap is not None:
-            dlogits = dlogits * (1 - np.tanh(scale * (k[n, g, seen] @ q[n, head, i]) / softcap) ** 2)
-        dq[n, head, i] = scale * (dlogits @ k[n, g, seen])
-        dk[n, g, seen] += scale * np.outer(dlogits, q[n, head, i])
-    return dq, dk, dv, dbias
+            logits = scale * np.einsum("bhsd,bhsd->bhs", query, keys)
+            dlogits = dlogits * (1 - np.tanh(logits / softcap) ** 2)
+        dq[:, :, i] = scale * np.einsum("bhs,bhsd->bhd", dlogits, keys)
+        dk += scale * dlogits[..., None] * query
+    return dq, _sum_groups(dk, group), _sum_groups(dv, group), dbias
 
 
 def sinks_backward(dmixed: NDArray[Any], v: NDArray[Any], weights: Array) -> Array:
@@ -144,12 +150,27 @@ def sinks_backward(dmixed: NDArray[Any], v: NDArray[Any], weights: Array) -> Arr
     array([-0.25])
     """
     dmixed, v = np.asarray(dmixed, dtype=np.float64), np.asarray(v, dtype=np.float64)
-    group, dsinks = weights.shape[1] // v.shape[1], np.zeros(weights.shape[1])
-    for n, head, i in np.ndindex(weights.shape[:3]):
-        seen = np.flatnonzero(weights[n, head, i])
-        row, drow = weights[n, head, i, seen], v[n, head // group, seen] @ dmixed[n, head, i]
-        dsinks[head] -= (1 - row.sum()) * (row @ drow)
+    v, dsinks = np.repeat(v, weights.shape[1] // v.shape[1], axis=1), np.zeros(weights.shape[1])
+    for i in range(weights.shape[2]):
+        row, seen = weights[:, :, i], weights[:, :, i] != 0
+        drow = np.einsum("bhse,bhse->bhs", _where(seen, v), _where(seen, dmixed[:, :, i, None]))
+        dsinks -= ((1 - row.sum(axis=-1)) * (row * drow).sum(axis=-1)).sum(axis=0)
     return dsinks
+
+
+def _where(seen: NDArray[np.bool_], x: Array) -> Array:
+    """What belongs to the keys that a query sees, and zeros for the others: no value of a hidden key enters a sum.
+
+    seen: (b, h, s)    x: (b, h, s, d), or (b, h, 1, d) for what is the query's own    returns: (b, h, s, d)
+    """
+    return np.where(seen[..., None], x, 0.0)
+
+
+def _sum_groups(x: Array, group: int) -> Array:
+    """The gradient of a key-value head, from those of the query heads that read it: (b, h, s, d) to (b, g, s, d)."""
+    b, h, s, d = x.shape
+    summed: Array = x.reshape(b, h // group, group, s, d).sum(axis=2)
+    return summed
 
 
 def _group(q: Array, k: Array, v: Array) -> int:

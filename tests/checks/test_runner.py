@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -432,3 +434,10 @@ def test_another_device_stands_in_the_command_that_shows_a_failure_again() -> No
     run.device = torch.device("meta")
     place = run._place(run.laws["causality.no_future"], run._option_cases[0], 3, "error")
     assert place["reproduce"].endswith("--case options-0 --seed 3 --device meta")
+
+
+def test_a_law_alone_does_not_wake_torchs_compiler() -> None:
+    """To import it takes longer than the law."""
+    code = "import sys, attnzoo; attnzoo.check('mha', only=['build.runs']); print('torch._dynamo' in sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout == "False\n"

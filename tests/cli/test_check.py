@@ -17,6 +17,8 @@ import attnzoo
 from attnzoo.checks import LAWS
 from attnzoo.checks.exam.faults import FAULTS, SOUND
 from attnzoo.cli import main
+from attnzoo.cli.check import share
+from attnzoo.errors import ConfigError
 from attnzoo.registry import Registry
 
 # Laws that take no time; those on which they stand come with them.
@@ -109,6 +111,50 @@ def test_one_that_does_not_conform_is_named_and_told(check: Check, monkeypatch: 
     assert "cross_in_causal_layer: FAILED claims.cross_alone (C5)" in ran.out
     assert "must raise Unsupported, but was accepted" in ran.out
     assert "again: attnzoo check cross_in_causal_layer --only claims.cross_alone" in ran.out
+
+
+# Several processes
+
+
+def test_processes_give_what_one_does(check: Check) -> None:
+    """`mha` takes longer than `single_head` and still comes first."""
+    apart, together = (
+        json.loads(check("mha", "single_head", *QUICK, "--seed", "3", "--json", "-", "--jobs", jobs).out)
+        for jobs in "21"
+    )
+    for document in (apart, together):
+        for report in document["reports"]:
+            report["seconds"] = 0
+            for result in report["results"]:
+                result["seconds"] = 0
+    assert apart == together
+    assert [report["variant"] for report in apart["reports"]] == ["mha", "single_head"]
+
+
+def test_what_a_process_cannot_serve_is_said_as_by_one(check: Check) -> None:
+    ran = check("mha", "gqa", "--case", "option-0", "--jobs", "2")
+    assert ran.code == 2
+    assert "attnzoo: no case is called 'option-0'; did you mean 'options-0'?" in ran.err
+    assert ran.out == ""
+
+
+def test_the_cores_share_what_takes_longer_than_to_start_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attnzoo.cli.check.cores", lambda: 4)
+    many = [(name, "cpu") for name in ("alibi", "gqa", "mha", "mqa", "rope")]
+    assert share(many, None, few=False) == 4
+    assert share(many[:3], None, few=False) == 3
+    assert share(many[:1], None, few=False) == 1
+    assert share(many, None, few=True) == 1
+    assert share(many, 2, few=True) == 2
+    assert share(many[:1], 8, few=False) == 1
+
+
+def test_a_gpu_is_not_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attnzoo.cli.check.cores", lambda: 4)
+    places = [("mha", "cpu"), ("mha", "cuda"), ("gqa", "cpu"), ("gqa", "cuda")]
+    assert share(places, None, few=False) == share(places, 1, few=False) == 1
+    with pytest.raises(ConfigError, match=r"--jobs 3: processes that share cuda only wait .* say --jobs 1"):
+        share(places, 3, few=False)
 
 
 # JSON

@@ -131,6 +131,58 @@ def test_backward_agrees_with_central_differences(options: dict[str, Any]) -> No
         assert relative_to_largest(sinks_backward(dmixed, v, weights), numeric) < 1e-7
 
 
+def one_by_one(q: Array, k: Array, v: Array, dmixed: Array, **options: Any) -> tuple[Array, ...]:
+    """The formulas again, a query of a head at a time, over nothing but the keys that it sees."""
+    group, scale = q.shape[1] // k.shape[1], options.get("scale", q.shape[-1] ** -0.5)
+    bias = np.broadcast_to(options.get("bias", 0.0), (B, H, T, S))
+    visible = np.broadcast_to(options.get("visible", True), (B, H, T, S)) & (bias != -np.inf)
+    softcap, sinks = options.get("softcap"), options.get("sinks")
+    mixed, weights, dsinks = np.zeros((B, H, T, E)), np.zeros((B, H, T, S)), np.zeros(H)
+    dq, dk, dv, dbias = np.zeros_like(q), np.zeros_like(k), np.zeros_like(v), np.zeros((B, H, T, S))
+    for n, head, i in np.ndindex(B, H, T):
+        g, seen = head // group, np.flatnonzero(visible[n, head, i])
+        if not seen.size:
+            continue
+        scaled = scale * k[n, g, seen] @ q[n, head, i]
+        capped = scaled if softcap is None else softcap * np.tanh(scaled / softcap)
+        logits = capped + bias[n, head, i, seen]
+        top = logits.max() if sinks is None else max(logits.max(), sinks[head])
+        sink = 0.0 if sinks is None else np.exp(sinks[head] - top)
+        w = np.exp(logits - top) / (np.exp(logits - top).sum() + sink)
+        weights[n, head, i, seen], mixed[n, head, i] = w, w @ v[n, g, seen]
+        dw = v[n, g, seen] @ dmixed[n, head, i]
+        dlogits = w * (dw - w @ dw)
+        dbias[n, head, i, seen], dsinks[head] = dlogits, dsinks[head] - (1 - w.sum()) * (w @ dw)
+        dscaled = scale * (dlogits if softcap is None else dlogits * (1 - (capped / softcap) ** 2))
+        dq[n, head, i] = dscaled @ k[n, g, seen]
+        dk[n, g, seen] += np.outer(dscaled, q[n, head, i])
+        dv[n, g, seen] += np.outer(w, dmixed[n, head, i])
+    return mixed, weights, dq, dk, dv, dbias, dsinks
+
+
+@pytest.mark.parametrize("options", (CASES | SCORED).values(), ids=(CASES | SCORED).keys())
+@pytest.mark.parametrize("poison", [None, 1e308, np.inf, np.nan])
+def test_all_at_once_is_one_by_one_whatever_stands_behind_the_mask(
+    poison: float | None, options: dict[str, Any]
+) -> None:
+    """A key that nobody sees, the query of a row that sees nothing, and what is sent back to it: any numbers do."""
+    (q, k, v), dmixed, asked = inputs(), draw(B, H, T, E, seed=5), dict(options)
+    if poison is not None:
+        hidden = np.ones((B, H, T, S), dtype=bool)
+        hidden[..., 2], hidden[BLIND] = False, False
+        asked["visible"] = np.broadcast_to(options.get("visible", True), hidden.shape) & hidden
+        k[:, :, 2] = v[:, :, 2] = q[BLIND] = dmixed[BLIND] = poison
+    mixed, weights = attention(q, k, v, **asked)
+    words = {word: options[word] for word in ("scale", "softcap") if word in options}
+    gradients = attention_backward(dmixed, q, k, v, weights, **words)
+    ours = (mixed, weights, *gradients, sinks_backward(dmixed, v, weights))
+    due = one_by_one(q, k, v, dmixed, **asked)
+    due = due if "sinks" in options else (*due[:-1], np.zeros(H))
+    for name, got, expected in zip(("mixed", "w", "q", "k", "v", "bias", "sinks"), ours, due, strict=True):
+        assert np.isfinite(got).all()
+        np.testing.assert_allclose(got, expected, rtol=0, atol=1e-13, err_msg=name)
+
+
 def test_a_softcap_comes_after_the_scale_and_before_the_mask() -> None:
     """q . k = 8 and 0, scale 1/2, cap 2: the logits are 2 tanh 2 and 0. A blocked key stays blocked."""
     q, k, v = np.ones((1, 1, 1, 4)), np.zeros((1, 1, 3, 4)), np.eye(3)[None, None]

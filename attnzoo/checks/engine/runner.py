@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from attnzoo.checks.engine.evidence import Broken, Evidence, NoReaction
-from attnzoo.checks.engine.lab import Case, Lab, Switches, find_case, option_cases, size_cases
+from attnzoo.checks.engine.lab import Case, Lab, Switches, find_case, option_cases, seed_torch, size_cases
 from attnzoo.checks.engine.law import Law
 from attnzoo.checks.engine.report import RED, Diagnosis, Outcome, Report, Result
 from attnzoo.checks.engine.shrink import shrink
@@ -254,7 +254,7 @@ def find_device(name: str) -> torch.device:
 def attempt(law: Law, lab: Lab, evidence: Evidence) -> tuple[Outcome, str]:
     """One law on one case."""
     compared = evidence.comparisons
-    torch.manual_seed(lab.seed)
+    seed_torch(lab.seed, lab.device)
     try:
         law.run(lab, evidence)
     except Broken as broken:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 # Largest error at unit scale that a sound layer of this size makes. float32 and float64 hold a forward pass of three
@@ -55,9 +57,15 @@ def error(actual: Tensor, expected: Tensor) -> tuple[float, tuple[int, ...]]:
     """
     if expected.numel() == 0:
         return 0.0, ()
-    a, e = actual.detach().to("cpu", torch.float64), expected.detach().to("cpu", torch.float64)
-    difference = (a - e).abs().nan_to_num(nan=math.inf, posinf=math.inf)
-    flat = int(difference.argmax())
-    where = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), difference.shape))
-    worst = float(difference.flatten()[flat])
-    return (worst / max(1.0, float(e.abs().max())) if math.isfinite(worst) else math.inf), where
+    a, e = _float64(actual), _float64(expected)
+    with np.errstate(invalid="ignore", over="ignore"):
+        difference = np.abs(a - e)
+    flat = int(difference.argmax())  # the first NaN, where there is one
+    worst = float(difference.flat[flat])
+    where = tuple(int(i) for i in np.unravel_index(flat, difference.shape))
+    return (worst / max(1.0, float(np.abs(e).max())) if math.isfinite(worst) else math.inf), where
+
+
+def _float64(values: Tensor) -> NDArray[np.float64]:
+    array: NDArray[np.float64] = values.detach().cpu().double().numpy(force=True)
+    return array

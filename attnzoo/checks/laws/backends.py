@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attnzoo.checks.engine import tolerance
 from attnzoo.checks.engine.evidence import Evidence
-from attnzoo.checks.engine.lab import Lab
+from attnzoo.checks.engine.lab import Lab, seed_torch
 from attnzoo.checks.engine.law import cached, cross, law, option, staged
 from attnzoo.checks.laws.dropout import keeps_the_mean
 from attnzoo.checks.laws.numerics import HALF, no_worse
@@ -175,7 +175,7 @@ def drops(lab: Lab, see: Evidence) -> None:
         y = _answer(see, layer, word, x, {})
         if y is not None:
             see.close(y, due, f"the output in eval with dropout=0.4, backend={word!r}")
-        torch.manual_seed(lab.seed)
+        seed_torch(lab.seed, lab.device)
         draws = [_answer(see, layer.train(), word, x.expand(400, -1, -1), {}) for _ in range(5)]
         dropped = [draw for draw in draws if draw is not None]
         if dropped:

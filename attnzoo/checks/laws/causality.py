@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attnzoo.checks.engine import reference
 from attnzoo.checks.engine.evidence import Evidence
-from attnzoo.checks.engine.lab import Case, Lab
+from attnzoo.checks.engine.lab import Case, Lab, seed_torch
 from attnzoo.checks.engine.law import ROOT, causal, cross, law, plain, sees_all, sees_known, staged, weights
 
 
@@ -102,7 +102,7 @@ def _real(x: Tensor) -> Tensor:
 
 def _in_training(layer: Any, x: Tensor, seed: int) -> Tensor:
     """The output in train mode; what dropout draws is the same each time."""
-    torch.manual_seed(seed)
+    seed_torch(seed, x.device)
     layer.train()
     try:
         y: Tensor = layer(x)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from attnzoo.checks.engine.evidence import Evidence
-from attnzoo.checks.engine.lab import Lab
+from attnzoo.checks.engine.lab import Lab, seed_torch
 from attnzoo.checks.engine.law import law, option, staged, weights
 from attnzoo.checks.laws.truth import questions
 
@@ -31,11 +31,11 @@ def dropout(lab: Lab, see: Evidence) -> None:
     if lab.variant.traits.cache != "none" and lab.causal:
         first, second = (with_half(x, cache=with_half.new_cache(x.shape[0], x.shape[1])) for _ in range(2))
         see.differs(first, second, "two outputs in training with dropout=0.5 and a cache")
-    torch.manual_seed(1)
+    seed_torch(1, lab.device)
     first, second = with_half(x), with_half(x)
     see.differs(y, first, "the outputs in eval and in training with dropout=0.5")
     see.differs(first, second, "two outputs in training with dropout=0.5")
-    torch.manual_seed(1)
+    seed_torch(1, lab.device)
     see.exactly(with_half(x), first, "the output in training under the same seed")
 
 
@@ -53,7 +53,7 @@ def dropout_pattern(lab: Lab, see: Evidence) -> None:
     layer.train()
     q, k, _ = layer.project(x)
     one_hot = torch.eye(k.shape[2], dtype=x.dtype, device=x.device).expand(*k.shape[:3], -1)
-    torch.manual_seed(lab.seed)
+    seed_torch(lab.seed, lab.device)
     draws = torch.stack([layer.attend(q, k, one_hot) for _ in range(40)])
     kept = draws != 0
     sums = layer.attend(q, k, torch.ones_like(one_hot))
@@ -88,7 +88,7 @@ def dropout_mean(lab: Lab, see: Evidence) -> None:
     """
     layer = lab.layer(dropout=0.4)
     x = lab.tokens(b=1)
-    torch.manual_seed(lab.seed)
+    seed_torch(lab.seed, lab.device)
     with torch.no_grad():
         y = layer(x)
         layer.train()

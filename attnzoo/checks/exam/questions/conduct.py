@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from attnzoo.checks.engine import law
-from attnzoo.checks.engine.lab import Randomness
+from attnzoo.checks.engine.lab import Randomness, seed_torch
 from attnzoo.checks.exam.questions.witness import Witness, fact, question, taken
 
 
@@ -29,7 +29,7 @@ def input_kept(w: Witness) -> Any:
 @question()
 def repeatable(w: Witness) -> Any:
     layer = w.make(torch.float64)
-    torch.manual_seed(5)  # not the seed that a careless layer would set
+    seed_torch(5, w.lab.device)  # not the seed that a careless layer would set
     before = Randomness()
     first = layer(w.tokens())
     moved = before.moved()
@@ -125,7 +125,7 @@ def zeros(w: Witness) -> Any:
 def seeded(w: Witness) -> Any:
     drawn = []
     for seed in (1, 1, 2):
-        torch.manual_seed(seed)
+        seed_torch(seed, w.lab.device)
         fresh: nn.Module = w.make(torch.float64, redrawn=False)
         drawn.append(torch.cat([values.detach().flatten() for values in fresh.parameters()]))
     return f"same {fact(torch.equal(drawn[0], drawn[1]))}, other {fact(torch.equal(drawn[0], drawn[2]))}"

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from attnzoo.checks.engine import law
+from attnzoo.checks.engine.lab import seed_torch
 from attnzoo.checks.exam.questions.witness import Witness, fact, question
 
 
@@ -87,7 +88,7 @@ def hundred_padded_steps(w: Witness) -> Any:
 def wide_heads(w: Witness) -> Any:
     outputs = []
     for scale in (None, 80**-0.5):
-        torch.manual_seed(1)
+        seed_torch(1, w.lab.device)
         layer = w.make(torch.float64, redrawn=False, head_dim=80, scale=scale, **_unrotated(w))
         outputs.append(layer(3 * w.tokens()))
     return fact(torch.allclose(*outputs))

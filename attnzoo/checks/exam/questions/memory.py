@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from attnzoo.checks.engine import law
-from attnzoo.checks.engine.lab import Randomness, Switches
+from attnzoo.checks.engine.lab import Randomness, Switches, seed_torch
 from attnzoo.checks.exam.questions.witness import Witness, fact, question, taken
 
 
@@ -84,7 +84,7 @@ def stirred(w: Witness) -> Any:
 
 @question(law.weights)
 def heads_at_birth(w: Witness) -> Any:
-    torch.manual_seed(1)
+    seed_torch(1, w.lab.device)
     weights = w.make(torch.float64, redrawn=False)(w.tokens(), need_weights=True)[1]
     return fact(weights.shape[1] > 1 and torch.allclose(weights[:, -1], weights[:, 0]))
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnzoo.checks.engine.lab import Lab, Switches
+from attnzoo.checks.engine.lab import Lab, Switches, seed_torch
 from attnzoo.checks.engine.law import Need
 from attnzoo.variant import Variant
 
@@ -70,7 +70,7 @@ class Question:
 
     def __call__(self, witness: Witness) -> Answer:
         """The answer; a refusal or a breakdown is one too, named by its kind."""
-        torch.manual_seed(0)
+        seed_torch(0, witness.lab.device)
         switches = Switches()
         try:
             answer = self.asks(witness)
