@@ -109,7 +109,8 @@ def _as_defined(
 def second_derivative(lab: Lab, see: Evidence) -> None:
     """The gradient can be differentiated again, or says that it cannot: its own slope is never wrong.
 
-    A backward pass written by hand, on numbers that autograd does not follow, gives second derivatives in silence.
+    A backward pass written by hand, on numbers that autograd does not follow, gives second derivatives in silence; or a
+    gradient that is a constant, where one to differentiate was asked for.
     """
     layer = lab.layer()
     x, dy, along = lab.tokens(), lab.tokens(draw=2), lab.tokens(draw=5)
@@ -124,10 +125,13 @@ def second_derivative(lab: Lab, see: Evidence) -> None:
     see.reacts(torch.zeros_like(due), due, "the slope of the input's gradient")
     try:
         leaf = x.clone().requires_grad_()
-        (got,) = torch.autograd.grad((gradient(leaf, True) * along).sum(), leaf)
+        first = gradient(leaf, True)
+        see.holds(first.requires_grad, "a gradient taken with create_graph=True carries a graph, or is refused")
+        (slope,) = torch.autograd.grad((first * along).sum(), leaf, allow_unused=True)
     except RuntimeError as error:
         see.holds(bool(str(error)), "a gradient that cannot be differentiated says why")
         return
+    got = torch.zeros_like(due) if slope is None else slope
     off = float((got - due).abs().max()) / max(1.0, float(due.abs().max()))
     see.holds(off < 1e-6, f"the slope of the gradient is its derivative to 1e-6; it is off by {off:.1e}")
 
