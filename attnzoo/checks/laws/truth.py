@@ -165,8 +165,8 @@ def oraclegradients(lab: Lab, see: Evidence) -> None:
             missing = [name for name in found if name not in due]
             see.holds(not missing, f"the oracle gives a gradient for every parameter; it lacks {', '.join(missing)}")
             for name, got in found.items():
-                what = f"the gradient of {name}, {how}, {dtype}"
-                see.close(got, tensor(due[name]), what, plain=tolerance.rounding(dtype))
+                slack = tolerance.summed(dtype, dy.numel() / max(1, got.numel()))
+                see.close(got, tensor(due[name]), f"the gradient of {name}, {how}, {dtype}", plain=slack)
 
 
 @law(
@@ -196,7 +196,7 @@ def oracle_cross(lab: Lab, see: Evidence) -> None:
             found = torch.autograd.grad(y, list(leaves.values()), dy, allow_unused=True)
             for (name, leaf), slope in zip(leaves.items(), found, strict=True):
                 got = torch.zeros_like(leaf) if slope is None else slope
-                slack = tolerance.rounding(dtype)
+                slack = tolerance.summed(dtype, dy.numel() / max(1, got.numel()))
                 see.close(got, tensor(slopes[name]), f"the gradient of {name}, {what}", plain=slack)
             if lab.variant.traits.weights:
                 shown = layer(x, context, **asked, need_weights=True)[1]
@@ -303,7 +303,13 @@ def gradients(layer: Any, x: Tensor, dy: Tensor, asked: dict[str, Tensor]) -> di
     }
 
 
-@law("truth.scale", "C2", needs=[plain, staged, option("scale")], cases="default")
+@law(
+    "truth.scale",
+    "C2",
+    needs=[plain, staged, option("scale")],
+    cases="default",
+    where=lambda case: not case.solitary,
+)
 def scale(lab: Lab, see: Evidence) -> None:
     """The scale, where not given, is head_dim to the power -1/2; a given one is taken as it is, zero too.
 
