@@ -50,6 +50,15 @@ def rounding(dtype: torch.dtype, roundings: int = ROUNDINGS) -> float:
     return roundings * torch.finfo(dtype).eps
 
 
+def summed(dtype: torch.dtype, terms: float) -> float:
+    """What a gradient may be off by each of whose numbers sums this many: independent roundings grow as a root.
+
+    terms: the numbers of the output over those of the gradient. A matrix has about as many as there are tokens over
+    channels; a vector that acts on every head and token, hundreds.
+    """
+    return rounding(dtype) * math.sqrt(max(1.0, terms))
+
+
 def error(actual: Tensor, expected: Tensor) -> tuple[float, tuple[int, ...]]:
     """The worst difference over the scale of what was expected (at least 1), and where it is.
 

@@ -52,11 +52,12 @@ def agrees(lab: Lab, see: Evidence) -> None:
     training without dropout; at lengths that divide no block. Control: the masks do change the output.
     """
     plain, others = offered(lab)
+    undropped = {"dropout": 0.0} if option("dropout")(lab.variant) is None else {}
     see.holds(bool(others), "the layer takes a backend, auto at least")
     for dtype in lab.dtypes():
         for t, more in sizes(lab):
-            eager = lab.layer(dtype, backend=plain, **more).train()
-            layers = {word: lab.layer(dtype, backend=word, **more).train() for word in others}
+            eager = lab.layer(dtype, backend=plain, **more, **undropped).train()
+            layers = {word: lab.layer(dtype, backend=word, **more, **undropped).train() for word in others}
             dy = lab.tokens(2, t, dtype, draw=2)
             for how, x, asked in _asked(lab, lab.tokens(2, t, dtype)):
                 y, slopes = eager(x, **asked), gradients(eager, x, dy, asked)

@@ -156,7 +156,8 @@ def max_seq_len(lab: Lab, see: Evidence) -> None:
 def options_matter(lab: Lab, see: Evidence) -> None:
     """No option is ignored: two values of it make two layers.
 
-    Tried for the standard names that the variant takes.
+    Tried for the standard names that the variant takes, each where it can show: not under scale=0, nor in a window of
+    one key; and how angles are made where there is more than one pair to turn.
     """
     pairs: dict[str, tuple[Any, Any]] = {
         "scale": (0.3, -0.3),
@@ -175,7 +176,16 @@ def options_matter(lab: Lab, see: Evidence) -> None:
     for word in (word for word in pairs if word in takes):
         if word == "causal" and lab.variant.traits.causal != "optional":
             continue
-        one, two = (lab.layer(**{word: value}) for value in pairs[word])
+        if pairs[word][0] == pairs[word][1]:  # a single head has no two ways to share keys
+            continue
+        shown: dict[str, Any] = {"scale": None} if lab.case.flat else {}
+        shown |= {"window": 4} if lab.case.solitary else {}
+        shown |= (
+            {"head_dim": 8}
+            if word in ("theta", "layout", "rotary_dim") and lab.case.options.get("head_dim", 8) < 4
+            else {}
+        )
+        one, two = (lab.layer(**{**shown, word: value}) for value in pairs[word])
         sizes = [[tuple(p.shape) for p in layer.parameters()] for layer in (one, two)]
         same = sizes[0] == sizes[1] and torch.equal(one(x), two(x))
         see.holds(not same, f"{word}={pairs[word][0]} and {word}={pairs[word][1]} make different layers")

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from attnzoo.checks.engine import tolerance
-from attnzoo.checks.engine.evidence import Evidence
+from attnzoo.checks.engine.evidence import REACTION, Evidence
 from attnzoo.checks.engine.lab import Lab
 from attnzoo.checks.engine.law import ROOT, cached, croppable, growing, law, masked, padded, positional, staged, weights
 from attnzoo.errors import InputError, Unsupported
@@ -157,7 +157,7 @@ def given_positions(lab: Lab, see: Evidence) -> None:
     "C12",
     needs=[cached],
     cases="default",
-    where=lambda case: case.causal,
+    where=lambda case: case.causal and not case.solitary,
     after=(ROOT, "cache.equals_whole"),
 )
 def long(lab: Lab, see: Evidence) -> None:
@@ -246,10 +246,13 @@ def reorder(lab: Lab, see: Evidence) -> None:
     """`reorder(index)` makes row i what row index[i] was, keys and values alike, as beam search needs.
 
     With an index that names one row twice, since a permutation would hide that only half of the cache was moved; and
-    with a permutation, which may be done in place, row after row, and go wrong.
+    with a permutation, which may be done in place, row after row, and go wrong. At the longest length at which the
+    next token hears any before it: the first of a chunk hears itself only.
     """
     layer = lab.layer()
     x = lab.tokens(b=3)
+    if not lab.case.solitary:
+        x = x[:, : _with_a_past(layer, x)]
     t = x.shape[1]
     for rows in ([2, 0, 0], [2, 0, 1], [1, 2, 0]):
         index = torch.tensor(rows, device=lab.device)
@@ -262,6 +265,16 @@ def reorder(lab: Lab, see: Evidence) -> None:
         see.close(layer(x[:, -1:], cache=cache), layer(beams)[:, -1:], f"the next output of beams reordered by {rows}")
         if not lab.case.solitary:
             see.reacts(layer(beams)[:, -1:], layer(x)[:, -1:], "the next output without reorder")
+
+
+def _with_a_past(layer: Any, x: Tensor) -> int:
+    """The longest length of x whose last output hears earlier tokens; all of it where none does."""
+    other = x.flip(0)
+    for t in range(x.shape[1], 1, -1):
+        moved = torch.cat([other[:, : t - 1], x[:, t - 1 : t]], dim=1)
+        if tolerance.error(layer(moved)[:, -1], layer(x[:, :t])[:, -1])[0] > REACTION:
+            return t
+    return x.shape[1]
 
 
 @law("cache.masked", "C4", needs=[cached, masked], where=lambda case: case.causal, after=(ROOT, "cache.equals_whole"))

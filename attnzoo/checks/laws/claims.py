@@ -68,7 +68,7 @@ def claimed(lab: Lab, see: Evidence) -> None:
     see.finite(layer(x), "the output of a call that asks for nothing")
 
 
-@law("claims.causal", "C14", cases="default")
+@law("claims.causal", "C14", cases="default", where=lambda case: not case.solitary)
 def causal_option(lab: Lab, see: Evidence) -> None:
     """Causality is an option exactly where the variant says so."""
     kind = lab.variant.traits.causal

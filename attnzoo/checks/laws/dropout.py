@@ -23,7 +23,8 @@ def dropout(lab: Lab, see: Evidence) -> None:
     see.exactly(with_half(x), y, "the output in eval with dropout=0.5 and with none")
     for layer in (without, with_zero, with_half):
         layer.train()
-    if lab.variant.options is None or not lab.variant.options["dropout"].default:
+    takes = lab.variant.options
+    if not lab.case.options.get("dropout", takes["dropout"].default if takes else 0.0):
         see.exactly(with_zero(x), without(x), "the output in training with dropout=0 and with none")
     for how, asked in questions(lab, x).items():
         first, second = with_half(x, **asked), with_half(x, **asked)

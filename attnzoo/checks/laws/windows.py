@@ -55,7 +55,13 @@ def _calls(lab: Lab, layer: Any) -> dict[str, Callable[[Tensor], Tensor]]:
     return calls
 
 
-@law("window.by_index", "C5", needs=[option("window"), positional], cases="default")
+@law(
+    "window.by_index",
+    "C5",
+    needs=[option("window"), positional],
+    cases="default",
+    where=lambda case: not case.flat,
+)
 def by_index(lab: Lab, see: Evidence) -> None:
     """A window goes by the order of the tokens, whatever positions they bear."""
     layer = lab.layer(window=3)
