@@ -221,22 +221,30 @@ def test_an_error_without_a_number_is_told_by_its_words(
 # --- the process itself, which writes once more as it ends ---
 
 
+# As a shell starts it: what is printed waits in a buffer, which must not be tried once more at the exit.
+BUFFERED = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+
+
 @needs_full
 def test_a_process_with_a_full_disk_ends_with_one_line(full_disk: TextIO) -> None:
-    done = subprocess.run([*ATTNZOO, "list"], stdout=full_disk, stderr=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run(
+        [*ATTNZOO, "list"], stdout=full_disk, stderr=subprocess.PIPE, text=True, check=False, env=BUFFERED
+    )
     assert (done.returncode, done.stderr) == (2, f"attnzoo: cannot write to standard output: {NO_ROOM}\n")
 
 
 def test_a_process_whose_reader_went_away_ends_without_a_word() -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    done = subprocess.run([*ATTNZOO, "--version"], stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run(
+        [*ATTNZOO, "--version"], stdout=writer, stderr=subprocess.PIPE, text=True, check=False, env=BUFFERED
+    )
     os.close(writer)
     assert (done.returncode, done.stderr) == (141, "")
 
 
 def test_a_process_in_the_c_locale_draws_its_table() -> None:
-    plain = {**os.environ, "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0", "COLUMNS": "0"}
+    plain = {**BUFFERED, "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0", "COLUMNS": "0"}
     done = subprocess.run([*ATTNZOO, "trace", "gqa"], capture_output=True, env=plain, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout.decode("ascii").startswith("gqa: b=2, t=10")
