@@ -58,8 +58,7 @@ def fused(
     if d != e:
         q, k, v = (F.pad(x, (0, max(d, e) - x.shape[-1])) for x in (q, k, v))
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
-    if scale <= 0:  # torch's causal CPU kernel scales after it masks: -inf times 0 or less is no longer -inf
-        q, scale = (q * 0.0, 1.0) if scale == 0 else (-q, -scale)
+    q, scale = above_zero(q, scale)  # torch's causal CPU kernel scales after it masks: -inf times 0 is no longer -inf
     alike = visible is None or (visible.dim() == 4 and visible.shape[1:3] == (1, 1))  # for every query
     folded = h != g and alike and not triangle
     if folded:  # every query of a group reads the same keys: as more queries of one head, they read them once
@@ -72,6 +71,13 @@ def fused(
     )
     mixed = mixed.reshape(b, h, t, v.shape[-1]) if folded else mixed
     return mixed if d == e else mixed[..., :e]
+
+
+def above_zero(q: Tensor, scale: float) -> tuple[Tensor, float]:
+    """Queries and a scale above zero that give the same logits, to the bit: a sign costs a half type no digits."""
+    if scale > 0:
+        return q, scale
+    return (q * 0.0, 1.0) if scale == 0 else (-q, -scale)
 
 
 def _cpu_takes_groups() -> bool:
@@ -101,8 +107,7 @@ def with_sink(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor, scale: float) -> t
     """
     d, e = q.shape[-1], v.shape[-1]
     n = -(-max(d + 1, e) // 8) * 8
-    if scale <= 0:  # the sink is not scaled, and cannot be divided by nothing
-        q, scale = q * scale, 1.0
+    q, scale = above_zero(q, scale)  # the sink is not scaled, and cannot be divided by nothing
     far = torch.finfo(q.dtype).max  # an infinite channel times the 0 of the other keys would be NaN
     channel = (sinks.to(wide_type(q.dtype)) / scale).clamp(-far, far)
     channel = channel[:, None, None].expand(*q.shape[:-1], 1).to(q.dtype)  # expanded first: gradients sum in the wide

@@ -94,10 +94,10 @@ def test_the_sink_stands_first_and_all_that_is_added_is_zero_but_its_logit() -> 
 
 
 @pytest.mark.parametrize("scale", [0.0, -0.5])
-def test_where_a_scale_cannot_divide_the_sink_the_queries_are_scaled_before(scale: float) -> None:
+def test_where_a_scale_cannot_divide_the_sink_the_queries_take_its_sign_or_nothing(scale: float) -> None:
     q, k, _, scaled = sdpa.with_sink(normal(1, 1, 2, 5), normal(1, 1, 3, 5), normal(1, 1, 3, 5), normal(1), scale)
-    assert scaled == 1.0
-    logits = q @ k.mT
+    assert scaled > 0
+    logits = scaled * q @ k.mT
     torch.testing.assert_close(logits[..., 1:], scale * normal(1, 1, 2, 5) @ normal(1, 1, 3, 5).mT)
     torch.testing.assert_close(logits[0, 0, :, 0], normal(1).expand(2))
 
@@ -294,3 +294,13 @@ def test_dropout_keeps_the_mean_and_drops_its_share(backend: str, sinks: bool) -
     torch.testing.assert_close(kept, torch.full_like(kept, weight / (1 - p)), rtol=1e-12, atol=0)
     n = 9 * len(seen)
     assert abs(len(kept) / n - (1 - p)) < 5 * math.sqrt(p * (1 - p) / n)  # five standard deviations
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_scale_below_zero_costs_a_half_type_no_digits(dtype: torch.dtype, causal: bool) -> None:
+    """It was multiplied into the queries, which rounded them once more."""
+    q, k, v = (normal(2, 4, 9, 6, seed=seed).to(dtype) for seed in range(3))
+    asked: dict[str, Any] = dict(causal=causal, sinks=normal(4).to(dtype), backend="sdpa")
+    seen = ops.attend(q, k, v, scale=-0.7, **asked)
+    assert torch.equal(seen, ops.attend(-q, k, v, scale=0.7, **asked))
