@@ -30,7 +30,7 @@ EQUIVALENT: dict[str, str] = {
     "eager.py: return logits.masked_fill(blind, 1.0).softmax(dim=-1).masked_fill(blind, 0.0)": (
         "any finite number makes a blind row harmless before the softmax; it is zeroed after it"
     ),
-    "sdpa.py: q, scale = (q * 0.0, 2.0) if scale == 0 else (-q, -scale)": (
+    "sdpa.py: return (q * 0.0, 2.0) if scale == 0 else (-q, -scale)": (
         "the queries are zero there, whatever they are scaled by"
     ),
     "terms.py: @dataclass(slots=False)": "slots make it quicker to build, and change nothing else",
