@@ -66,11 +66,12 @@ def until(wanted: bool, leader: int, many: int) -> bool:
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes where Linux lists them")
-def test_ctrl_c_ends_a_check_of_several_and_leaves_no_process_behind() -> None:
+@pytest.mark.parametrize("after", [0.0, 0.3, 1.0], ids=lambda seconds: f"{seconds} s after the workers began")
+def test_ctrl_c_ends_a_check_of_several_and_leaves_no_process_behind(after: float) -> None:
     command = [sys.executable, "-m", "attnzoo", "check", "mha", "gqa", "--jobs", "2"]
     ran = subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert until(True, ran.pid, 4)  # itself, two workers, and Python's own keeper of their semaphores
-    time.sleep(1)
+    time.sleep(after)
     os.killpg(ran.pid, signal.SIGINT)
     out, err = ran.communicate(timeout=60)
     assert ran.returncode == 130

@@ -37,7 +37,7 @@ def test_a_table_of_every_step(capsys: pytest.CaptureFixture[str]) -> None:
     steps = ["x", "qkv: Linear", "q", "k", "v", "scores q · kᵀ", "scaled by 0.354", "masked, 45% hidden"]
     steps += ["softmax: weights", "weights · v", "merged", "out: Linear", "y", "in all"]
     assert [name for name in names if name in steps] == steps
-    assert "mha.py:" in out
+    assert "grouped.py:" in out
     assert "Proven" in out
 
 

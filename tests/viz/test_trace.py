@@ -119,7 +119,7 @@ def test_a_module_called_twice_is_counted_once_and_costs_twice() -> None:
 def test_each_line_is_the_one_that_ran() -> None:
     layer, x = multi_head()
     path, line = step(viz.trace(layer, x), "qkv").where.split(":")
-    source = Path(inspect.getsourcefile(type(layer)) or "")
+    source = Path(inspect.getsourcefile(type(layer).project) or "")
     assert source.as_posix().endswith(path)
     assert "self.qkv" in source.read_text(encoding="utf-8").splitlines()[int(line) - 1]
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from typing import TypeVar
 
 from attnzoo.errors import AttnZooError
@@ -35,7 +36,8 @@ def spread(
     # spawn: a fork of a process that holds threads or a GPU may hang.
     pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), initializer=_leave_signals)
     try:
-        asked = {pool.submit(work, thing): thing for thing in things}
+        with _interrupts_held():
+            asked = {pool.submit(work, thing): thing for thing in things}
         for number, one in enumerate(as_completed(asked), start=1):
             one.result()
             done(number, asked[one])
@@ -48,6 +50,19 @@ def spread(
         raise
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """A Ctrl-C waits until the end; a process that is started inside never sees one, from its first moment on."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _leave_signals() -> None:
