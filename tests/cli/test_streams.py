@@ -37,7 +37,7 @@ VERBS = {
     "explain": ["explain", "gqa", "--seq", "16"],
     "bench": ["bench", "--counts", "--json"],
     "selftest": ["selftest"],
-    "new": ["new", "my-attention"],
+    "new": ["new", "piped-attention"],
     "report diff": ["report", "diff", "report.json", "report.json"],
     "report badge": ["report", "badge", "report.json"],
     "doctor": ["doctor"],
@@ -198,9 +198,9 @@ def test_a_project_on_a_full_disk_is_told_in_a_line(
         raise OSError(errno.ENOSPC, NO_ROOM)
 
     monkeypatch.setattr(Path, "write_text", full)
-    assert run("new", "my-attention") == 2
+    assert run("new", "piped-attention") == 2
     printed = capsys.readouterr()
-    assert printed.err == f"attnzoo: --into: cannot write my-attention: {NO_ROOM}\n"
+    assert printed.err == f"attnzoo: --into: cannot write piped-attention: {NO_ROOM}\n"
     assert not printed.out
     assert [path.name for path in Path().iterdir()] == ["report.json"]
 
