@@ -15,7 +15,7 @@ from attnzoo.checks.exam.diagnosis import diagnose
 from attnzoo.checks.laws import LAWS
 from attnzoo.variant import Variant
 
-__all__ = ["LAWS", "Law", "Report", "Result", "check", "judge"]
+__all__ = ["LAWS", "Law", "Report", "Result", "check"]
 
 
 def judge(variant: Variant, **asked: Any) -> Run:

@@ -1,6 +1,6 @@
 """Bricks for authors of variants: pure torch, no knowledge of the zoo. Axes as in `attnzoo.protocol`."""
 
-from attnzoo.ops.attend import BACKENDS, attend, check_softcap
+from attnzoo.ops.attend import BACKENDS, Asked, attend, check_softcap
 from attnzoo.ops.biases import Alibi, alibi_slopes
 from attnzoo.ops.cache import KVCache, WindowCache
 from attnzoo.ops.embedding import TokenEmbedding
@@ -16,6 +16,7 @@ from attnzoo.ops.rules import Rule, causal, check_window, chunk, document, key_m
 __all__ = [
     "BACKENDS",
     "Alibi",
+    "Asked",
     "AttentionLayer",
     "Conduct",
     "Explanation",
