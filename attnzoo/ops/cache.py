@@ -15,7 +15,7 @@ from torch import Tensor
 from typing_extensions import Self
 
 from attnzoo.errors import InputError
-from attnzoo.ops.numbers import whole
+from attnzoo.ops.numbers import holds_integers, whole
 from attnzoo.ops.rules import check_window
 
 FIRST_ROOM = 16  # tokens that a growing cache has room for at first
@@ -85,8 +85,8 @@ class KVCache:
         mine = self._keys
         if self.owner is not owner:
             raise InputError(
-                f"this cache was made by another layer, for (kv_heads, head_dim) = {(mine.shape[1], mine.shape[3])}: "
-                "its keys and values mean nothing here; each layer needs its own, from layer.new_cache(batch, max_len)"
+                f"this cache was not made by this layer, and its (kv_heads, head_dim) = {tuple(mine.shape[1::2])} keys "
+                "and values mean nothing here; each layer needs its own, from layer.new_cache(batch, max_len)"
             )
         if mine.dtype != dtype or mine.device != device:
             raise InputError(
@@ -157,7 +157,7 @@ class KVCache:
         except (TypeError, ValueError, RuntimeError) as error:
             raise InputError(f"reorder takes integers of shape (b,); got {index!r}") from error
         empty = rows.numel() == 0  # an empty list is of torch's default type
-        if rows.dim() != 1 or not (_is_integer(rows) or (empty and not isinstance(index, Tensor))):
+        if rows.dim() != 1 or not (holds_integers(rows) or (empty and not isinstance(index, Tensor))):
             raise InputError(f"reorder takes integers of shape (b,); got {rows.dtype} of shape {tuple(rows.shape)}")
         rows = rows.long()
         if not empty and not 0 <= int(rows.min()) <= int(rows.max()) < self._keys.shape[0]:
@@ -319,10 +319,6 @@ class WindowCache(KVCache):
     def _slots(self, start: int, end: int) -> Tensor:
         """Where the tokens from start to end lie."""
         return torch.arange(start, end, device=self._keys.device) % self._keys.shape[2]
-
-
-def _is_integer(x: Tensor) -> bool:
-    return not (x.is_floating_point() or x.is_complex() or x.dtype == torch.bool)
 
 
 def _with_new(held: Tensor, new: Tensor) -> Tensor:

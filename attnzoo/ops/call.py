@@ -10,6 +10,7 @@ from torch import Tensor
 from attnzoo.errors import InputError
 from attnzoo.ops import masks
 from attnzoo.ops.cache import KVCache
+from attnzoo.ops.numbers import holds_integers
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ def _check_length(name: str, length: int, max_seq_len: int, counted: str = "") -
 
 
 def _check_positions(positions: Tensor, b: int, t: int, like: Tensor) -> None:
-    if positions.is_floating_point() or positions.is_complex() or positions.dtype == torch.bool:
+    if not holds_integers(positions):
         raise InputError(f"positions is {positions.dtype}; it must hold integers, such as torch.arange(t)")
     if tuple(positions.shape) not in ((t,), (b, t)):
         raise InputError(f"positions is {tuple(positions.shape)}; it must be (t,) = ({t},) or (b, t) = ({b}, {t})")

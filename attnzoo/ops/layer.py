@@ -158,8 +158,9 @@ class AttentionLayer(nn.Module):
             forgotten = call.s - k.shape[2]  # a window's cache has let go of the tokens behind it
         if forgotten:
             mask, key_mask = _newest(mask, k.shape[2]), _newest(key_mask, k.shape[2])
-        more: dict[str, Any] = {} if call.document is None else {"document": call.document}  # a stranger's `attend`
-        if not need_weights:  # need not know of documents
+        # A stranger's `attend` need not know of documents.
+        more: dict[str, Any] = {} if call.document is None else {"document": call.document}
+        if not need_weights:
             return self.merge(self.attend(q, k, v, mask=mask, key_mask=key_mask, **more))
         mixed, weights = self.attend(q, k, v, mask=mask, key_mask=key_mask, need_weights=True, **more)
         return self.merge(mixed), F.pad(weights, (forgotten, 0)) if forgotten else weights

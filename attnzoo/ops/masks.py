@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from attnzoo.errors import InputError
+from attnzoo.ops.numbers import holds_integers
 
 
 def wide_type(dtype: torch.dtype) -> torch.dtype:
@@ -61,7 +62,7 @@ def check_key_mask(key_mask: Tensor, *, b: int, s: int, like: Tensor) -> None:
 
 def check_document(document: Tensor, *, b: int, s: int, like: Tensor) -> None:
     """Hold document ids to their shape. Raises `InputError`."""
-    if document.is_floating_point() or document.is_complex() or document.dtype == torch.bool:
+    if not holds_integers(document):
         raise InputError(f"document is {document.dtype}; it must hold integers, one id for the tokens of one document")
     if tuple(document.shape) != (b, s):
         raise InputError(f"document is {tuple(document.shape)}; it must be (b, t) = ({b}, {s}), an id for each token")

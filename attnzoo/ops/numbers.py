@@ -1,9 +1,12 @@
-"""Whole numbers that are whole: a length of 2.5 tokens, or of True, is nobody's wish."""
+"""Whole numbers that are whole: a length of 2.5 tokens, or of True, is nobody's wish, nor are ids of halves."""
 
 from __future__ import annotations
 
 import operator
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from attnzoo.errors import InputError
 
@@ -24,3 +27,8 @@ def whole(number: Any, needs: str, *, least: int | None = None) -> int:
     if isinstance(number, bool) or (least is not None and value < least):
         raise InputError(needs)
     return value
+
+
+def holds_integers(x: Tensor) -> bool:
+    """Whether a tensor is of an integer type, of whatever width; booleans are none."""
+    return not (x.is_floating_point() or x.is_complex() or x.dtype == torch.bool)

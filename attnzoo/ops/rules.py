@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from attnzoo.errors import ConfigError, InputError
+from attnzoo.ops.numbers import holds_integers
 
 # (sample, query, key), integers that broadcast -> True where the query may see the key
 Sees = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -154,7 +155,7 @@ def check_window(n: int, word: str = "window") -> int:
 
 def check_document(ids: Tensor) -> None:
     """Raises `InputError` unless these are ids of documents, (b, s)."""
-    if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool or ids.dim() != 2:
+    if not holds_integers(ids) or ids.dim() != 2:
         raise InputError(
             f"document is {ids.dtype} {tuple(ids.shape)}; it must hold integers of shape (b, t), one id per document"
         )

@@ -275,7 +275,7 @@ def test_a_cache_of_no_size_is_refused_with_both_numbers(batch: int, max_len: in
     [
         (
             {"owner": "another"},
-            r"made by another layer, for \(kv_heads, head_dim\) = \(2, 5\).*each layer needs its own",
+            r"not made by this layer, .*\(kv_heads, head_dim\) = \(2, 5\).*each layer needs its own",
         ),
         ({"dtype": torch.bfloat16}, r"is torch.float32 on cpu, the layer torch.bfloat16 on cpu; make the cache after"),
         ({"device": torch.device("meta")}, r"is torch.float32 on cpu, the layer torch.float32 on meta"),
